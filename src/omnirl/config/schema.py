@@ -1,0 +1,299 @@
+"""The configuration as dataclasses: every key, its type, default and meaning. Imports neither torch nor Hydra.
+
+The comment after a field (`#:`) is its one-line documentation: help and the reference page are made from it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class TinyModelConfig:
+    """A miniature Nemotron-Omni built from a seed, used when `model.path` is null."""
+
+    pattern: str = "*-*-"  #: layers of the language model: M Mamba-2, * attention, - MLP, E mixture of experts
+    hidden_size: int = 128  #: width of the language model
+    num_heads: int = 4  #: attention heads (two key-value heads)
+    ffn_size: int = 256  #: width of the MLP layers
+    chunk_size: int = 16  #: Mamba-2 scan chunk, in tokens
+    num_experts: int = 4  #: routed experts of an E layer
+    experts_per_token: int = 2  #: experts that a token uses
+    vision_hidden_size: int = 96  #: width of the vision tower
+    vision_layers: int = 2  #: blocks of the vision tower
+    vision_heads: int = 4  #: heads of the vision tower
+    max_image_size: int = 256  #: largest side of the position table, in pixels
+    max_position: int = 2048  #: longest context, in tokens
+    seed: int = 0  #: seed of the weights
+
+
+@dataclass
+class ModelShapeConfig:
+    """Size of a model whose checkpoint is not at hand; only `--dry-run` reads it."""
+
+    total_params: float | None = None  #: parameters in all
+    expert_params: float = 0.0  #: of which in routed experts (split by EP)
+    num_layers: int | None = None  #: layers of the language model
+    attention_layers: int | None = None  #: of which attention (they hold a KV cache)
+    mamba_layers: int = 0  #: of which Mamba-2 (they hold a state)
+    hidden_size: int | None = None  #: width of the language model
+    kv_heads: int | None = None  #: key-value heads
+    head_dim: int | None = None  #: width of a head
+    vocab_size: int | None = None  #: rows of the output layer
+
+
+@dataclass
+class ModelConfig:
+    """Which model is trained."""
+
+    family: str = "nemotron_omni"  #: model family
+    path: str | None = None  #: checkpoint directory in Hugging Face layout; null builds `model.tiny` in `cache_dir`
+    dtype: str = "float32"  #: float32 or bfloat16
+    freeze: list[str] = field(default_factory=list)  #: parameter-name prefixes that are not trained
+    tiny: TinyModelConfig = field(default_factory=TinyModelConfig)  #: the miniature model
+    shape: ModelShapeConfig = field(default_factory=ModelShapeConfig)  #: size for `--dry-run`
+
+
+@dataclass
+class ParallelismConfig:
+    """How one model is split over ranks."""
+
+    tp: int = 1  #: tensor parallel size
+    sp: bool = False  #: sequence parallel (needs tp > 1)
+    pp: int = 1  #: pipeline parallel size
+    cp: int = 1  #: context parallel size
+    ep: int = 1  #: expert parallel size
+    etp: int = 1  #: tensor parallel size inside experts
+
+
+@dataclass
+class HfConfig:
+    """The transformers engine."""
+
+    max_batch: int = 256  #: rows decoded together
+    threads: int = 0  #: torch threads; 0 keeps torch's choice
+
+
+@dataclass
+class VllmConfig:
+    """The vLLM engine."""
+
+    gpu_memory_utilization: float = 0.5  #: share of the GPU's memory that vLLM takes
+    enforce_eager: bool = True  #: no CUDA graphs
+    max_num_batched_tokens: int = 16384  #: tokens of one engine step
+    max_num_seqs: int = 256  #: sequences of one engine step
+    kv_cache_memory_mb: int = 128  #: key-value cache on the CPU, in MiB
+
+
+@dataclass
+class MegatronEngineConfig:
+    """The Megatron-core dynamic engine."""
+
+    buffer_size_gb: float = 20.0  #: key-value and state cache, in GiB
+    block_size: int = 256  #: tokens of one cache block
+
+
+@dataclass
+class BackendConfig:
+    """The generation engine. All blocks are always present; `name` picks one."""
+
+    name: str = "hf"  #: hf, vllm or megatron
+    max_model_len: int = 2048  #: context in tokens, prompt after expansion plus completion
+    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)  #: the engine's own layout
+    hf: HfConfig = field(default_factory=HfConfig)  #: transformers
+    vllm: VllmConfig = field(default_factory=VllmConfig)  #: vLLM
+    megatron: MegatronEngineConfig = field(default_factory=MegatronEngineConfig)  #: Megatron-core
+
+
+@dataclass
+class RewardConfig:
+    """Weights of the reward parts; they are normalised to a sum of one."""
+
+    exact: float = 1.0  #: the last well-formed <answer> equals the gold answer
+    format: float = 0.0  #: the whole completion is one well-formed <answer>, after an optional <think> block
+
+
+@dataclass
+class EnvConfig:
+    """The environment that answers and scores completions."""
+
+    name: str = "single_turn"  #: single_turn: one completion, scored by `env.rewards`
+    rewards: RewardConfig = field(default_factory=RewardConfig)  #: weights of the reward parts
+    word_numbers: bool = False  #: accept "three" for 3
+
+
+@dataclass
+class SyntheticConfig:
+    """Pictures made by code, used when `dataset.path` is null."""
+
+    size: int = 64  #: side of the square picture, in pixels
+    num_train: int = 4096  #: training rows
+    num_eval: int = 1024  #: held-out rows (disjoint seeds)
+    max_objects: int = 4  #: most objects in a picture
+    num_colors: int = 6  #: colours in use, 1 to 8
+    shapes: list[str] = field(default_factory=lambda: ["circle"])  #: circle, square, triangle
+    questions: list[str] = field(
+        default_factory=lambda: ["count", "color"]
+    )  #: count, count_color, count_shape, color, shape
+    min_radius: float = 6.0  #: smallest object radius, in pixels of a 64-pixel picture
+    max_radius: float = 9.0  #: largest object radius, in pixels of a 64-pixel picture
+    seed: int = 0  #: seed of the pictures
+
+
+@dataclass
+class DatasetConfig:
+    """Where rows come from."""
+
+    name: str = "jsonl"  #: layout: jsonl (rows of messages)
+    path: str | None = None  #: folder with `train` and `eval` files; null makes `dataset.synthetic` in `cache_dir`
+    train: str = "train.jsonl"  #: training file in `path`
+    eval: str = "eval.jsonl"  #: held-out file in `path`
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)  #: pictures made by code
+
+
+@dataclass
+class PromptConfig:
+    """How a row becomes ids."""
+
+    system: str | None = None  #: system message put before each prompt
+    suffix: str = ""  #: text put after the user's last part
+    template: str | None = None  #: chat-template file; null takes the checkpoint's
+    template_kwargs: Any = None  #: variables for the template, e.g. {enable_thinking: false}
+
+
+@dataclass
+class MediaConfig:
+    """How pictures are read; the same for trainer and engines."""
+
+    min_patches: int | None = None  #: fewest patches of a picture; null takes the checkpoint's
+    max_patches: int | None = None  #: most patches of a picture; null takes the checkpoint's
+    max_pixels: int = 100_000_000  #: a picture with more pixels in its header is refused before decoding
+    store: str = "memory"  #: memory or shared_memory
+    max_per_prompt: int = 8  #: most pictures of one prompt
+
+
+@dataclass
+class AlgoConfig:
+    """GRPO."""
+
+    group_size: int = 8  #: completions of each prompt
+    prompts_per_step: int = 32  #: prompts of each step
+    train_batch_size: int | None = None  #: samples of one optimizer step; null takes the whole step
+    baseline: str = "leave_one_out"  #: leave_one_out or mean
+    normalize: bool = True  #: divide advantages by the group's standard deviation
+    drop_zero_variance: bool = True  #: leave groups whose rewards are all equal out of the batch
+    clip_min: float = 0.2  #: lower clip range of the ratio
+    clip_max: float = 0.2  #: upper clip range of the ratio
+    kl_coef: float = 0.0  #: weight of the KL penalty against the reference model
+    reduction: str = "token"  #: token: mean over the batch's tokens; sequence: mean of per-sequence means
+
+
+@dataclass
+class WarmupConfig:
+    """Supervised cold start on the rows' targets, before GRPO."""
+
+    max_steps: int = 0  #: most supervised steps; 0 leaves the phase out
+    batch_size: int = 64  #: samples of one supervised step
+    lr: float = 1.0e-3  #: peak learning rate
+    lr_warmup_steps: int = 30  #: steps of linear learning-rate increase
+    stop_accuracy: float = 0.55  #: end the phase once greedy accuracy reaches this
+    eval_every: int = 10  #: steps between accuracy checks
+    eval_from: int = 100  #: first step with an accuracy check
+    eval_samples: int = 256  #: held-out prompts of an accuracy check
+
+
+@dataclass
+class TrainerConfig:
+    """The optimizer and its loop."""
+
+    name: str = "torch"  #: torch or megatron
+    device: str = "cpu"  #: cpu or cuda
+    max_steps: int = 100  #: GRPO steps
+    lr: float = 1.0e-6  #: peak learning rate
+    lr_warmup_steps: int = 0  #: steps of linear learning-rate increase
+    lr_schedule: str = "constant"  #: constant, linear or cosine (to lr_min_ratio at max_steps)
+    lr_min_ratio: float = 0.0  #: final learning rate over the peak
+    weight_decay: float = 0.0  #: AdamW weight decay
+    beta1: float = 0.9  #: AdamW first moment
+    beta2: float = 0.999  #: AdamW second moment
+    grad_clip: float = 1.0  #: largest gradient norm
+    micro_batch: int = 0  #: sequences of one forward pass; 0 takes the whole batch
+    threads: int = 0  #: torch threads; 0 keeps torch's choice
+    activation_checkpointing: bool = False  #: recompute activations in the backward pass
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)  #: supervised cold start
+
+
+@dataclass
+class RolloutConfig:
+    """How completions are sampled."""
+
+    temperature: float = 1.0  #: sampling temperature; log-probs are taken at the same one
+    max_new_tokens: int = 16  #: token budget of a completion
+    max_staleness: int = 0  #: policy versions that a completion may be behind; 0 is synchronous
+    timeout_s: float = 600.0  #: deadline of one step's rollouts, in seconds
+
+
+@dataclass
+class EvalConfig:
+    """Greedy accuracy on held-out prompts."""
+
+    every: int = 20  #: steps between evaluations; 0 only at the start and the end
+    samples: int = 256  #: prompts of an evaluation during the run
+    final_samples: int = 1024  #: prompts of the evaluations at the start and the end of GRPO
+
+
+@dataclass
+class CheckpointConfig:
+    """Checkpoints of a run."""
+
+    every: int = 50  #: steps between checkpoints; 0 only at the end
+    keep: int = 2  #: newest checkpoints that are kept
+    resume: str | None = None  #: run folder to continue, or `auto` for `hydra.run.dir` when it holds a checkpoint
+
+
+@dataclass
+class ClusterConfig:
+    """Machines of the run."""
+
+    name: str = "local"  #: local: one machine, world size from the layout; slurm: nodes × gpus_per_node
+    nodes: int = 1  #: machines
+    gpus_per_node: int = 0  #: GPUs of a machine; 0 runs on the CPU
+    engine_nodes: int = 0  #: machines for engines; 0 shares the trainer's
+    gpu_memory_gb: float = 80.0  #: memory of one GPU, in GB, for the `--dry-run` estimate
+    launcher: str = "inproc"  #: inproc, process or ray
+
+
+@dataclass
+class LoggerConfig:
+    """Where metrics go, besides `metrics.jsonl`."""
+
+    tensorboard: bool = True  #: write TensorBoard event files to `tensorboard/` in the run folder
+    progress: bool = True  #: live table on a terminal, plain lines elsewhere
+    samples_every: int = 20  #: steps between saved sample completions; 0 never
+
+
+@dataclass
+class Config:
+    """The whole configuration."""
+
+    recipe_name: str = MISSING  #: name of the recipe, set by omnirl
+    suite: str = MISSING  #: smoke, engines, nightly, release, performance or disabled
+    disabled_reason: str | None = None  #: why a recipe in the suite `disabled` is there
+    description: str = MISSING  #: one line about the recipe
+    seed: int = 0  #: seed of the run
+    cache_dir: str = "${oc.env:OMNIRL_CACHE,~/.cache/omnirl}"  #: folder for models and datasets that omnirl builds
+    model: ModelConfig = field(default_factory=ModelConfig)  #: the model
+    backend: BackendConfig = field(default_factory=BackendConfig)  #: the generation engine
+    env: EnvConfig = field(default_factory=EnvConfig)  #: the environment
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)  #: the rows
+    prompt: PromptConfig = field(default_factory=PromptConfig)  #: from row to ids
+    media: MediaConfig = field(default_factory=MediaConfig)  #: pictures
+    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)  #: the trainer's layout
+    algo: AlgoConfig = field(default_factory=AlgoConfig)  #: the algorithm
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)  #: the trainer
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)  #: sampling
+    eval: EvalConfig = field(default_factory=EvalConfig)  #: evaluation
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)  #: checkpoints
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)  #: machines
+    logger: LoggerConfig = field(default_factory=LoggerConfig)  #: metric sinks

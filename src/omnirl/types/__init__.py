@@ -1,0 +1,69 @@
+"""Data types and seams of omnirl: frozen dataclasses and protocols, numpy only (no torch)."""
+
+from .generation import (
+    Completion,
+    Deadline,
+    Delta,
+    GenerationRequest,
+    SamplingParams,
+    StopReason,
+    VersionSpan,
+    spans,
+)
+from .ids import CompactIds, ExpandedIds
+from .media import Image, MediaRef
+from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart
+from .seams import (
+    Engine,
+    EngineCapabilities,
+    Environment,
+    EnvReply,
+    Launcher,
+    MediaStore,
+    RequestHandle,
+    Tracker,
+    Trainer,
+    WeightBucket,
+    WeightSync,
+    WorkerGroup,
+)
+from .trajectory import Group, Reward, TrainingBatch, TrainingSample, Trajectory, Turn
+
+__all__ = [
+    "CompactIds",
+    "Completion",
+    "Deadline",
+    "Delta",
+    "EncodedPrompt",
+    "Engine",
+    "EngineCapabilities",
+    "EnvReply",
+    "Environment",
+    "ExpandedIds",
+    "GenerationRequest",
+    "Group",
+    "Image",
+    "ImagePart",
+    "Launcher",
+    "MediaRef",
+    "MediaStore",
+    "Message",
+    "Part",
+    "Prompt",
+    "RequestHandle",
+    "Reward",
+    "SamplingParams",
+    "StopReason",
+    "TextPart",
+    "Tracker",
+    "Trainer",
+    "TrainingBatch",
+    "TrainingSample",
+    "Trajectory",
+    "Turn",
+    "VersionSpan",
+    "WeightBucket",
+    "WeightSync",
+    "WorkerGroup",
+    "spans",
+]

@@ -1,0 +1,169 @@
+"""The seams: protocols behind which torch, engines, processes and files live. numpy only.
+
+Every implementation runs the seam's contract test (`tests/contracts/`). A *trainer* is N ranks in a command loop and an
+*engine* M replicas; the controller reaches both through a `WorkerGroup` given by a `Launcher`.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .generation import Completion, Deadline, Delta, GenerationRequest
+from .prompt import Message, Prompt
+from .trajectory import Reward, TrainingBatch, Turn
+
+
+class MediaStore(Protocol):
+    """Content hash → resized RGB pixels."""
+
+    def put(self, pixels: NDArray[np.uint8]) -> str:
+        """Store uint8 `[H, W, 3]`, return its digest. Storing the same pixels twice keeps one copy."""
+
+    def get(self, digest: str) -> NDArray[np.uint8]:
+        """Read-only pixels. Raises `MediaError` for an unknown digest."""
+
+    def __contains__(self, digest: str) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class RequestHandle(Protocol):
+    """One submitted request: an async iterator of deltas, with `abort` and `result`."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    def result(self, deadline: Deadline) -> Completion:
+        """Wait for the end. Raises `DeadlineExceeded`, `EngineError`."""
+
+    def abort(self) -> None:
+        """End the request; `result` then returns what was generated, with `StopReason.ABORT`. No-op once finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """Checked when a recipe is composed."""
+
+    in_flight_update: bool = False
+    score: bool = False
+    router_indices: bool = False
+    tensors_in: bool = True
+    bytes_in: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightBucket:
+    """Full tensors under Hugging Face checkpoint names. Values are anything that the receiver can copy from (torch tensors in
+    one process, numpy arrays or shared memory across processes)."""
+
+    tensors: Mapping[str, Any]
+
+
+class Engine(Protocol):
+    """Generates completions. `version` is that of the weights loaded last."""
+
+    capabilities: EngineCapabilities
+    version: int
+
+    def submit(self, request: GenerationRequest) -> RequestHandle:
+        """Queue one request. Raises `EngineError` when prompt + budget exceed the context, or an id is a duplicate."""
+
+    def weight_names(self) -> Mapping[str, tuple[int, ...]]:
+        """Every checkpoint name that the engine must receive in a refit, with its shape."""
+
+    def update_weights(self, bucket: WeightBucket) -> None: ...
+
+    def finish_update(self, version: int) -> None:
+        """All buckets arrived: drop caches that depend on weights, set `version`."""
+
+    def close(self) -> None: ...
+
+
+class Trainer(Protocol):
+    """Every rank runs these as commands, in the same order."""
+
+    def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
+        """One supervised step (cross-entropy on the responses)."""
+
+    def train_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
+        """One policy-gradient optimizer step; returns metrics."""
+
+    def logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
+        """Per sample float32 `[n]` of the response ids under the current weights and the sampling contract."""
+
+    def reset_optimizer(self) -> None: ...
+
+    def weights(self) -> Iterator[WeightBucket]: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+    def export(self, folder: Path) -> None:
+        """A Hugging Face directory that every engine loads."""
+
+    def close(self) -> None: ...
+
+
+class WeightSync(Protocol):
+    """Moves a trainer's weights into engines."""
+
+    def sync(self, version: int, deadline: Deadline) -> Mapping[str, float]:
+        """Transfer all weights, check two-way name coverage, reset caches, set the version. Returns timings and bytes.
+        Raises `WeightMismatch`, `RefitTimeout`."""
+
+
+class WorkerGroup(Protocol):
+    """N workers that hold one object each."""
+
+    size: int
+
+    def call(self, method: str, *args: Any, deadline: Deadline, **kwargs: Any) -> list[Any]:
+        """Run `method` on every worker with the same arguments, results in rank order. Raises the worker's `OmnirlError`, or
+        `WorkerError` for anything else or a death, `DeadlineExceeded` when time is up."""
+
+    def close(self) -> None:
+        """End all workers. Idempotent."""
+
+
+class Launcher(Protocol):
+    """Starts workers: in this process (`inproc`), as processes of this machine (`process`), on a cluster (`ray`)."""
+
+    name: str
+
+    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1) -> WorkerGroup:
+        """`factory` is `package.module:callable`; each worker calls it with `kwargs` (picklable) and keeps the object. When
+        `size > 1` the callable also gets `rank` and `world_size`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvReply:
+    """After a turn: either more messages (`messages`, not done) or the end with a reward."""
+
+    messages: tuple[Message, ...] = ()
+    reward: Reward | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.reward is not None
+
+
+class Environment(Protocol):
+    """Stateless: the whole history is passed each time."""
+
+    def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> EnvReply:
+        """Called after each turn. Raises `RewardError` when the reward cannot be computed."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A sink of metrics."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...

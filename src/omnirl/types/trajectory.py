@@ -1,0 +1,89 @@
+"""Rollout results: turns, trajectories, groups, and the batch that a trainer receives.
+
+Example:
+    Group(prompt_id, (Trajectory(turns=(Turn(...),), reward=Reward(1.0, {...})), ...))  → advantages → TrainingBatch
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .generation import Completion
+from .prompt import EncodedPrompt, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """`total` is the weighted sum; `parts` holds each unweighted part in [0, 1]."""
+
+    total: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One engine call: the full encoded history up to it, the completion and its text (special tokens kept)."""
+
+    prompt: EncodedPrompt
+    completion: Completion
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One rollout of a prompt, 1..n turns."""
+
+    prompt: Prompt
+    turns: tuple[Turn, ...]
+    reward: Reward
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_generated(self) -> int:
+        return sum(len(turn.completion.ids) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """All trajectories of one prompt, keyed by prompt id (never by token equality)."""
+
+    prompt_id: str
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        return np.array([t.reward.total for t in self.trajectories], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingSample:
+    """One sequence for the trainer.
+
+    `prompt`: what the engine saw. `response`: int32 `[n]`, the ids to learn from. `logprobs`: float32 `[n]` given by the
+    engine (zeros in the supervised warm-up). `advantage`: one number for all response tokens. `loss_mask`: float32 `[n]`.
+    """
+
+    prompt: EncodedPrompt
+    response: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    advantage: float
+    loss_mask: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingBatch:
+    """One optimizer step's samples. The loss is normalised by `num_tokens` (or `num_sequences`) of the *global* batch,
+    so that losses of microbatches add up to the batch loss."""
+
+    samples: tuple[TrainingSample, ...]
+    num_tokens: float
+    num_sequences: int
+
+    @classmethod
+    def of(cls, samples: "tuple[TrainingSample, ...] | list[TrainingSample]") -> "TrainingBatch":
+        """Counts over `samples`: tokens with a mask, sequences with at least one."""
+        masks = [float(s.loss_mask.sum()) for s in samples]
+        return cls(tuple(samples), float(sum(masks)), sum(m > 0 for m in masks))
