@@ -12,6 +12,7 @@ from .generation import (
 )
 from .ids import CompactIds, ExpandedIds
 from .media import Image, MediaRef
+from .model import ModelSpec
 from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart
 from .seams import (
     Engine,
@@ -48,6 +49,7 @@ __all__ = [
     "MediaRef",
     "MediaStore",
     "Message",
+    "ModelSpec",
     "Part",
     "Prompt",
     "RequestHandle",
