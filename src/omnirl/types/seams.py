@@ -96,7 +96,11 @@ class Trainer(Protocol):
     def logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
         """Per sample float32 `[n]` of the response ids under the current weights and the sampling contract."""
 
-    def reset_optimizer(self) -> None: ...
+    def reference_logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
+        """As `logprobs`, under the frozen reference."""
+
+    def begin_policy(self) -> None:
+        """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
 
     def weights(self) -> Iterator[WeightBucket]: ...
 

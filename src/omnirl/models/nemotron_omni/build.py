@@ -2,7 +2,7 @@
 
 Example:
     build_checkpoint(Path("tiny"), TinyModelConfig(pattern="M*M-"))
-    → tiny/{config,processor_config,tokenizer_config,generation_config}.json, model.safetensors, tokenizer.json, chat_template.jinja
+    → tiny/config.json, model.safetensors, tokenizer.json, processor_config.json, chat_template.jinja, …
 """
 
 import json
@@ -83,12 +83,12 @@ def _write(folder: Path, tiny: TinyModelConfig) -> None:
             for name, parameter in model.named_parameters():
                 if parameter.dim() >= 2 and "conv1d" not in name:
                     parameter.mul_(tiny.init_scale)
-    save_model(model.to(torch.float32), folder)
+    save_model(model, folder)
     _extend_config(folder / "config.json", tiny)
     _write_json(folder / "processor_config.json", _processor(tiny))
 
 
-def save_model(model: torch.nn.Module, folder: Path) -> None:
+def save_model(model: Any, folder: Path) -> None:
     """`save_pretrained` without its progress bar; files readable by others."""
     transformers.logging.disable_progress_bar()
     model.save_pretrained(folder)
