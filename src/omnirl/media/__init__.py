@@ -1,0 +1,20 @@
+"""Pictures: one decoder, one size rule, one resize, one patch layout, and the stores that hold the result."""
+
+from .decode import load_image
+from .grid import Grid, GridRule
+from .loader import MediaLoader
+from .pixels import patchify, pixels_digest, resize
+from .store import DictStore, SharedMemoryStore, make_store
+
+__all__ = [
+    "DictStore",
+    "Grid",
+    "GridRule",
+    "MediaLoader",
+    "SharedMemoryStore",
+    "load_image",
+    "make_store",
+    "patchify",
+    "pixels_digest",
+    "resize",
+]

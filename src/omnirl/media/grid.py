@@ -1,0 +1,92 @@
+"""The one rule from a picture's size to its final size and its number of embeddings.
+
+(height, width) → patch grid within the patch budget, both sides multiples of `merge` → pixels and tokens. Dataset, trainer,
+server and engines all use this function; no other code computes sizes.
+
+Example:
+    GridRule(patch_size=16, merge=2, min_patches=16, max_patches=256).plan(100, 64)
+      → Grid(height=128, width=64, num_tokens=8)
+"""
+
+import math
+from dataclasses import dataclass
+
+from omnirl.errors import ConfigError
+
+_MAX_ROUNDS = 4096  # extreme aspect ratios walk a few patches a round
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Final `height` and `width` in pixels, and the number of embeddings that such a picture becomes."""
+
+    height: int
+    width: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridRule:
+    """Patches of `patch_size`² pixels; `merge`² patches become one embedding; budget in patches.
+
+    Raises `ConfigError` when the budget cannot hold one embedding or is empty.
+    """
+
+    patch_size: int
+    merge: int
+    min_patches: int
+    max_patches: int
+
+    def __post_init__(self) -> None:
+        if self.patch_size < 1 or self.merge < 1:
+            raise ConfigError(f"patch_size={self.patch_size} and merge={self.merge} must be at least 1")
+        if not 1 <= self.min_patches <= self.max_patches or self.max_patches < self.merge**2:
+            raise ConfigError(
+                f"media.min_patches={self.min_patches}, media.max_patches={self.max_patches}: "
+                f"need 1 <= min_patches <= max_patches and max_patches >= {self.merge**2} (one embedding)"
+            )
+
+    def plan(self, height: int, width: int) -> Grid:
+        """Final size of a picture of `height` × `width` pixels.
+
+        The grid of the Hugging Face processor of Nemotron-Omni (transformers 5.19), repeated until it no longer changes:
+        for ordinary pictures the first application already is stable, so the two are equal; for extreme aspect ratios the
+        processor's single application may exceed the budget, give an empty grid, or change again when it sees its own output.
+        Hence `plan(plan(x)) == plan(x)`, and an engine that applies the processor's rule to our picture leaves it as it is.
+        """
+        if height < 1 or width < 1:
+            raise ValueError(f"a picture has at least one pixel, got {height}x{width}")
+        rows, columns = self._round(height, width)
+        for _ in range(_MAX_ROUNDS):
+            again = self._round(rows * self.patch_size, columns * self.patch_size)
+            if again == (rows, columns):
+                return Grid(rows * self.patch_size, columns * self.patch_size, rows * columns // self.merge**2)
+            rows, columns = again
+        raise ConfigError(
+            f"media.min_patches={self.min_patches} and media.max_patches={self.max_patches} are too close: "
+            f"no stable grid for a picture of {height}x{width} pixels; lower min_patches or raise max_patches"
+        )
+
+    def _round(self, height: int, width: int) -> tuple[int, int]:
+        """One application of the rule, in patches. A side never becomes empty."""
+        # half-to-even on x + 0.5: an odd whole number of patches counts one more
+        rows = round(height / self.patch_size + 0.5)
+        columns = round(width / self.patch_size + 0.5)
+
+        shrink = min(math.sqrt(self.max_patches / (rows * columns)), 1.0)
+        rows, columns = max(1, math.floor(shrink * rows)), max(1, math.floor(shrink * columns))
+
+        if self.max_patches > self.min_patches and rows * columns < self.min_patches:
+            grow = math.sqrt(self.min_patches / (rows * columns))
+            rows, columns = math.ceil(grow * rows), math.ceil(grow * columns)
+
+        rows = self._to_multiple(rows, columns)
+        return rows, self._to_multiple(columns, rows)
+
+    def _to_multiple(self, side: int, other: int) -> int:
+        """`side` as a multiple of `merge`: up when the budget allows it, else down."""
+        remainder = side % self.merge
+        if not remainder:
+            return side
+        up = side + self.merge - remainder
+        return up if up * other <= self.max_patches else max(self.merge, side - remainder)

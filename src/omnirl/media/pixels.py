@@ -1,0 +1,49 @@
+"""Canonical pixels: content hash, resize to the final size, and patches for the vision tower.
+
+`Image` → `resize` → uint8 `[H, W, 3]` (what is stored and sent) → `patchify` → float32 `[n, 3·p·p]` at the consumer.
+"""
+
+from collections.abc import Sequence
+
+import blake3
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from omnirl.types import Image
+
+from .grid import Grid
+
+
+def pixels_digest(pixels: NDArray[np.uint8]) -> str:
+    """Hex BLAKE3 (32 digits) over the shape and the bytes of uint8 `[H, W, 3]`."""
+    shape = "x".join(map(str, pixels.shape)).encode()
+    return blake3.blake3(shape + b"\0").update(np.ascontiguousarray(pixels).data).hexdigest(length=16)
+
+
+def resize(image: Image, grid: Grid) -> NDArray[np.uint8]:
+    """uint8 `[grid.height, grid.width, 3]`, read-only: Pillow bicubic (antialiased), or the same array when the size fits."""
+    if (image.height, image.width) == (grid.height, grid.width):
+        return image.pixels
+    resized = Pillow.fromarray(image.pixels).resize((grid.width, grid.height), Pillow.Resampling.BICUBIC)
+    pixels = np.array(resized)
+    pixels.flags.writeable = False
+    return pixels
+
+
+def patchify(
+    pixels: NDArray[np.uint8], patch_size: int, mean: Sequence[float], std: Sequence[float]
+) -> NDArray[np.float32]:
+    """uint8 `[H, W, 3]` → float32 `[H/p · W/p, 3·p·p]`: patches in raster order, each channel-major (`[3, p, p]`), with
+    values `(x/255 − mean) / std` per channel. Raises `ValueError` when a side does not divide by the patch."""
+    height, width, channels = pixels.shape
+    rows, columns = height // patch_size, width // patch_size
+    if (rows * patch_size, columns * patch_size) != (height, width):
+        raise ValueError(f"a picture of {height}x{width} pixels does not divide into patches of {patch_size}")
+    cut = pixels.reshape(rows, patch_size, columns, patch_size, channels).transpose(0, 2, 4, 1, 3)
+    per_channel = np.asarray(std, np.float64) * 255.0
+    scale = (1.0 / per_channel).astype(np.float32).reshape(channels, 1, 1)
+    shift = (np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32).reshape(channels, 1, 1)
+    patches = np.multiply(cut, scale, dtype=np.float32, order="C")
+    patches -= shift
+    return patches.reshape(rows * columns, channels * patch_size * patch_size)

@@ -1,0 +1,155 @@
+"""Media stores: content hash → resized RGB pixels, in this process or in shared memory of the machine.
+
+Example:
+    digest = store.put(pixels)           # uint8 [H, W, 3]
+    store.get(digest)                    # the same pixels, read-only
+    pickle.dumps(shared_memory_store)    # attaches in another process of this machine
+"""
+
+import mmap
+import os
+import secrets
+import struct
+from multiprocessing.shared_memory import SharedMemory
+
+import _posixshmem
+import numpy as np
+from numpy.typing import NDArray
+
+from omnirl.errors import ConfigError, MediaError
+from omnirl.types import MediaStore
+
+from .pixels import pixels_digest
+
+
+class DictStore:
+    """Pixels in a dict of this process."""
+
+    def __init__(self) -> None:
+        self._pixels: dict[str, NDArray[np.uint8]] = {}
+
+    def put(self, pixels: NDArray[np.uint8]) -> str:
+        digest = pixels_digest(pixels)
+        if digest not in self._pixels:
+            kept = pixels if not pixels.flags.writeable else pixels.copy()
+            kept.flags.writeable = False
+            self._pixels[digest] = kept
+        return digest
+
+    def get(self, digest: str) -> NDArray[np.uint8]:
+        try:
+            return self._pixels[digest]
+        except KeyError:
+            raise _unknown(digest) from None
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._pixels
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def close(self) -> None:
+        self._pixels.clear()
+
+
+class SharedMemoryStore:
+    """One shared-memory segment a picture: header (height, width as two uint32), then RGB bytes.
+
+    The process that makes the store owns the segments: only it puts, and its `close` unlinks them. A pickled copy reads, also what
+    is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`, as long as they are referenced.
+    """
+
+    _HEADER = struct.Struct("<II")
+
+    def __init__(self) -> None:
+        self._prefix = f"omnirl{secrets.token_hex(4)}"
+        self._segments: dict[str, SharedMemory] = {}
+        self._seen: set[str] = set()
+        self._owner = True
+
+    def __getstate__(self) -> str:
+        return self._prefix
+
+    def __setstate__(self, prefix: str) -> None:
+        self._prefix, self._segments, self._seen, self._owner = prefix, {}, set(), False
+
+    def put(self, pixels: NDArray[np.uint8]) -> str:
+        digest = pixels_digest(pixels)
+        if digest in self:
+            return digest
+        if not self._owner:
+            raise MediaError("only the process that made a shared-memory store can add pictures to it")
+        segment = self._create(digest, self._HEADER.size + pixels.nbytes)
+        self._HEADER.pack_into(segment.buf, 0, pixels.shape[0], pixels.shape[1])
+        segment.buf[self._HEADER.size : self._HEADER.size + pixels.nbytes] = np.ascontiguousarray(pixels).data.cast("B")
+        segment.close()  # readers map it themselves; the name stays until `unlink`
+        self._segments[digest] = segment
+        return digest
+
+    def get(self, digest: str) -> NDArray[np.uint8]:
+        # SharedMemory would register a reader with the resource tracker, which then unlinks the owner's segment (Python 3.12
+        # has no `track=False`), so readers map the segment directly.
+        try:
+            descriptor = _posixshmem.shm_open(self._name(digest), os.O_RDONLY, mode=0o600)
+        except FileNotFoundError:
+            raise _unknown(digest) from None
+        try:
+            view = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        height, width = self._HEADER.unpack_from(view)
+        self._seen.add(digest)
+        flat = np.frombuffer(view, dtype=np.uint8, count=height * width * 3, offset=self._HEADER.size)
+        return flat.reshape(height, width, 3)
+
+    def __contains__(self, digest: str) -> bool:
+        if self._owner:
+            return digest in self._segments
+        try:
+            os.close(_posixshmem.shm_open(self._name(digest), os.O_RDONLY, mode=0o600))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def __len__(self) -> int:
+        return len(self._segments) if self._owner else len(self._seen)
+
+    def close(self) -> None:
+        """Unlink all segments (owner) or forget them (copy). Idempotent."""
+        while self._segments:
+            self._segments.popitem()[1].unlink()
+        self._seen.clear()
+
+    def _name(self, digest: str) -> str:
+        return f"/{self._prefix}{digest[:16]}"  # macOS allows 31 characters
+
+    def _create(self, digest: str, size: int) -> SharedMemory:
+        segment: SharedMemory | None = None
+        try:
+            segment = SharedMemory(self._name(digest)[1:], create=True, size=size)
+            if hasattr(os, "posix_fallocate"):  # without it a full /dev/shm is a SIGBUS at the first write
+                descriptor = _posixshmem.shm_open(self._name(digest), os.O_RDWR, mode=0o600)
+                try:
+                    os.posix_fallocate(descriptor, 0, size)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            if segment is not None:
+                segment.close()
+                segment.unlink()
+            raise MediaError(
+                f"shared memory: cannot add {size} bytes ({error.strerror}); enlarge /dev/shm or set `media.store=memory`"
+            ) from error
+        return segment
+
+
+def make_store(name: str) -> MediaStore:
+    """`memory` or `shared_memory` (`media.store`). Raises `ConfigError` for anything else."""
+    stores = {"memory": DictStore, "shared_memory": SharedMemoryStore}
+    if name not in stores:
+        raise ConfigError(f"media.store={name!r}: choose one of {', '.join(stores)}")
+    return stores[name]()
+
+
+def _unknown(digest: str) -> MediaError:
+    return MediaError(f"no picture {digest} in the media store; it was never put there, or the store is closed")

@@ -1,0 +1,157 @@
+"""A dataset row in token space: messages → template → compact ids → pictures → expanded ids → length check.
+
+What the encoder returns is exactly what engines and trainers see. Literal media markers in text (`<image>`, `</img>`, …) stay
+text; only structural image parts become placeholders.
+
+Example:
+    encoder = PromptEncoder(tokenizer, spec, loader, cfg.prompt, context=2048, max_new_tokens=16, max_media=8)
+    encoder.encode(prompt)            # EncodedPrompt
+    encoder.encode_target(prompt)     # int32 ids of "<answer>3</answer>" and the stop token
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnirl.config.schema import PromptConfig
+from omnirl.errors import DataError, MediaError, PromptTooLong
+from omnirl.media import MediaLoader
+from omnirl.types import CompactIds, EncodedPrompt, ImagePart, Message, ModelSpec, Part, Prompt, TextPart
+
+from .expand import expand
+from .template import ChatTemplate
+from .tokenizer import Tokenizer
+
+# A Unicode noncharacter, put inside literal markers so that neither template nor tokenizer sees them; text is cut there again.
+_BREAK = "\ufdd0"
+
+
+class PromptEncoder:
+    """Encodes prompts and decodes completions for one checkpoint.
+
+    `context`: the longest sequence (`backend.max_model_len`), of which `max_new_tokens` are kept for the completion. A row's own
+    system message wins over `cfg.system`. The last `cache_size` encoded prompts are remembered. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        spec: ModelSpec,
+        loader: MediaLoader,
+        cfg: PromptConfig,
+        *,
+        context: int,
+        max_new_tokens: int,
+        max_media: int,
+        cache_size: int = 8192,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.spec = spec
+        self.loader = loader
+        self.cfg = cfg
+        self.context = context
+        self.max_new_tokens = max_new_tokens
+        self.max_media = max_media
+        self.template = ChatTemplate.load(cfg.template, spec.path, tokenizer, cfg.template_kwargs)
+        markers = "|".join(re.escape(m) for m in sorted(spec.media_markers, key=len, reverse=True))
+        self._markers = re.compile(markers or r"(?!)")
+        self._cache: OrderedDict[tuple[str, str, tuple[Message, ...]], EncodedPrompt] = OrderedDict()
+        self._cache_size = cache_size
+        self._lock = Lock()
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """Raises `MediaError` (a picture, or too many), `PlaceholderMismatch` (template against pictures), `PromptTooLong` (after
+        expansion), `DataError` (the template refuses the messages); each names the prompt."""
+        key = (prompt.id, prompt.root, prompt.messages)
+        with self._lock:
+            if (known := self._cache.get(key)) is not None:
+                self._cache.move_to_end(key)
+                return known
+        encoded = self._encode(prompt)
+        with self._lock:
+            self._cache[key] = encoded
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        return encoded
+
+    def encode_target(self, prompt: Prompt) -> NDArray[np.int32]:
+        """int32 ids of the row's target and the stop id. Raises `DataError` for a row without a target."""
+        if prompt.target is None:
+            raise DataError(f"prompt {prompt.id!r} has no `target`; the supervised warm-up (`trainer.warmup.max_steps`) needs one")
+        ids = self._ids(self._literal(prompt.target, f"prompt {prompt.id!r}"))
+        return np.array([*ids, self.spec.stop_ids[0]], dtype=np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`, special tokens kept."""
+        return self.tokenizer.decode(ids)
+
+    def decode_plain(self, ids: Iterable[int]) -> str:
+        """Text of `ids` without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text before tokenization, one marker a picture; literal markers are cut by U+FDD0."""
+        name = f"prompt {prompt.id!r}"
+        messages = [
+            {"role": message.role, "content": self._content(message.parts, name)} for message in self._messages(prompt)
+        ]
+        try:
+            return self.template.render(messages)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+
+    def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        name = f"prompt {prompt.id!r}"
+        paths = [part.path for message in prompt.messages for part in message.parts if isinstance(part, ImagePart)]
+        if len(paths) > self.max_media:
+            raise MediaError(f"{name}: {len(paths)} pictures, the limit is {self.max_media} (`media.max_per_prompt`)")
+        compact = CompactIds(self._ids(self.render(prompt)))
+        media = tuple(self.loader.load(Path(prompt.root, path), name=f"{path} ({name})") for path in paths)
+        ids, positions = expand(compact, [ref.num_tokens for ref in media], self.spec, name=name)
+        self._check_length(len(ids), sum(ref.num_tokens for ref in media), name)
+        return EncodedPrompt(prompt.id, ids, media, positions)
+
+    def _messages(self, prompt: Prompt) -> tuple[Message, ...]:
+        messages = prompt.messages
+        if self.cfg.suffix:
+            last = max((i for i, m in enumerate(messages) if m.role == "user"), default=None)
+            if last is not None:
+                extended = Message("user", (*messages[last].parts, TextPart(self.cfg.suffix)))
+                messages = (*messages[:last], extended, *messages[last + 1 :])
+        if self.cfg.system is not None and not any(m.role == "system" for m in messages):
+            messages = (Message("system", (TextPart(self.cfg.system),)), *messages)
+        return messages
+
+    def _content(self, parts: tuple[Part, ...], name: str) -> str | list[dict[str, Any]]:
+        """Text alone is a string, which every template takes; with pictures a list of parts."""
+        items: list[dict[str, Any]] = [
+            {"type": "text", "text": self._literal(part.text, name)} if isinstance(part, TextPart) else {"type": "image"}
+            for part in parts
+        ]
+        if all(item["type"] == "text" for item in items):
+            return "".join(item["text"] for item in items)
+        return items
+
+    def _literal(self, text: str, name: str) -> str:
+        if _BREAK in text:
+            raise DataError(f"{name}: the text holds U+FDD0, which is not a character; remove it")
+        return self._markers.sub(lambda match: match[0][0] + _BREAK + match[0][1:], text)
+
+    def _ids(self, text: str) -> list[int]:
+        if _BREAK not in text:
+            return self.tokenizer.encode(text)
+        return [i for piece in text.split(_BREAK) for i in self.tokenizer.encode(piece)]
+
+    def _check_length(self, length: int, media_tokens: int, name: str) -> None:
+        if length + self.max_new_tokens > self.context:
+            raise PromptTooLong(
+                f"{name}: {length} tokens after expansion ({media_tokens} of them pictures) + {self.max_new_tokens} new tokens "
+                f"exceed the context of {self.context}; raise `backend.max_model_len`, or lower `rollout.max_new_tokens` or "
+                "`media.max_patches`"
+            )
