@@ -127,6 +127,10 @@ class WorkerGroup(Protocol):
 
     size: int
 
+    @property
+    def local(self) -> Any:
+        """The object itself when the one worker lives in this process (for transfers without a copy), else None."""
+
     def call(self, method: str, *args: Any, deadline: Deadline, **kwargs: Any) -> list[Any]:
         """Run `method` on every worker with the same arguments, results in rank order. Raises the worker's `OmnirlError`, or
         `WorkerError` for anything else or a death, `DeadlineExceeded` when time is up."""
