@@ -19,7 +19,7 @@ Over = Literal["microbatches", "steps"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Names of numpy reductions: over the microbatches (and ranks) of an optimizer step, over the optimizer steps of a GRPO step."""
+    """Names of numpy reductions: over the microbatches (and ranks) of one optimizer step, and over optimizer steps."""
 
     microbatches: str
     steps: str
