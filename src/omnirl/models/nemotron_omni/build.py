@@ -21,6 +21,8 @@ from omnirl.errors import ModelError
 
 from .tokenizer import save_tokenizer
 
+#: raised when the written files change, so that a cached miniature is built anew
+LAYOUT = 1
 LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 PATCH = 16
 MERGE = 2
