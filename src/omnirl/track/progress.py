@@ -75,6 +75,7 @@ class Progress:
         self._phases: list[_Phase] = []
         self._live: Live | None = None
         self._drawn = float("-inf")
+        self._stale = False
 
     def phase(self, name: str, total: int, first: int = 0, done: int = 0) -> None:
         """Begin a phase of `total` steps whose steps count from `first + 1`; `done` of them were made before (resume)."""
@@ -89,6 +90,7 @@ class Progress:
         phase = self._phases[-1]
         now = self._clock()
         phase.latest.update(metrics)
+        self._stale = True
         if "rollout/reward_mean" in metrics:
             phase.rewards.append(metrics["rollout/reward_mean"])
         if step > phase.step:
@@ -110,11 +112,11 @@ class Progress:
 
     def _finish_phase(self) -> None:
         """Show the last step of a phase, which may have come too soon after the picture before it."""
-        if self._phases and self._phases[-1].times[-1] > self._drawn:
+        if self._stale:
             self._draw(self._clock())
 
     def _draw(self, now: float) -> None:
-        self._drawn = now
+        self._drawn, self._stale = now, False
         if not self._console.is_interactive:
             self.note(_line(self._phases[-1]))
             return
