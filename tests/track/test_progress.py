@@ -111,7 +111,7 @@ def test_the_live_table_shows_all_phases():
     progress.note("saved step 1")
     progress.close()
     text = out.getvalue()
-    for word in ("phase", "accuracy", "warmup", "10/10", "2.5000", "grpo", "1/120", "21/32", "1,834", "saved step 1"):
+    for word in ("phase", "accuracy", "warmup", "10/10", "2.5000", "grpo", "ended", "1/120", "21/32", "1,834", "saved step 1"):
         assert word in text
 
 

@@ -35,6 +35,7 @@ class _Phase:
     times: deque[float]
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
     latest: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
 
     def cells(self) -> dict[str, str]:
         get = self.latest.get
@@ -58,6 +59,8 @@ class _Phase:
         return f"{self.done}/{self.total}" if self.total else str(self.done)
 
     def _left(self) -> str:
+        if self.ended:
+            return "ended"
         steps = len(self.times) - 1
         if steps < 1 or not self.total:
             return "-"
@@ -114,6 +117,8 @@ class Progress:
         """Show the last step of a phase, which may have come too soon after the picture before it."""
         if self._stale:
             self._draw(self._clock())
+        if self._phases:
+            self._phases[-1].ended = True
 
     def _draw(self, now: float) -> None:
         self._drawn, self._stale = now, False
