@@ -21,8 +21,8 @@ _CHUNK_ELEMENTS = 1 << 24
 def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0, banned: Sequence[int] = ()) -> Tensor:
     """Log-probs float32 `[...]` of `ids` (int `[...]`) under `logits` (any float dtype, `[..., V]`); differentiable once.
 
-    `temperature` 0 (greedy) is taken as 1, as in `SamplingParams`. A banned id has log-prob −inf and no gradient: no engine can
-    have sampled it, so it may stand only at positions that the loss masks (placeholders of a prompt).
+    `temperature` 0 (greedy) is taken as 1, as in `SamplingParams`. A banned id has log-prob −inf: no engine can have sampled
+    it, so it may stand only at positions that the loss masks (placeholders of a prompt).
 
     Memory: neither a float32 nor a scaled copy of all the logits is made or kept, only one chunk of rows; the gradient has
     the dtype of `logits`. Logits that cannot be viewed as `[n, V]`, such as `full[:, :-1]`, are copied once: slice the
@@ -62,7 +62,6 @@ class _TokenLogprobs(torch.autograd.Function):
             weight = upstream[rows, None]
             grad = _scaled(logits[rows], ctx.temperature, banned).sub_(log_norm[rows, None]).exp_().mul_(-weight)
             grad.scatter_add_(-1, ids[rows, None], weight)
-            grad[:, banned] = 0.0
             # A masked row may hold NaN logits (padding): zero times NaN is not zero.
             out[rows] = grad.masked_fill_(weight == 0, 0.0)
         return out, None, None, None

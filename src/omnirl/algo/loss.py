@@ -119,12 +119,11 @@ def supervised_loss(logprobs: Tensor, mask: Tensor, num_tokens: float) -> LossOu
 def kl_penalty(logprobs: Tensor, reference: Tensor) -> Tensor:
     """k3 estimate of KL(policy ‖ reference) per token (Schulman, "Approximating KL divergence", 2020).
 
-    The weight `exp(logprobs − detached)` is 1 in value and carries the score-function part of the gradient. Where a limit is
-    passed the gradient is zero.
+    The weight `exp(logprobs − detached)` is 1 in value and carries the score-function part of the gradient. A log-ratio at
+    its limit is past `KL_LIMIT` too (k3(−20) = 19), and beyond that the gradient is exactly zero.
     """
     log_ratio = reference - logprobs
-    inside = log_ratio.abs() <= LOG_RATIO_LIMIT
-    weight = torch.where(inside, (logprobs - logprobs.detach()).exp(), 1.0)
+    weight = (logprobs - logprobs.detach()).exp()
     return (weight * k3(log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))).clamp(-KL_LIMIT, KL_LIMIT)
 
 

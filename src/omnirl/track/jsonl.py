@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from omnirl.errors import CheckpointError, ConfigError
 
 
 class JsonlTracker:
-    """Appends to `path`, whose folder is made.
+    """Appends to `path`, and makes its folder.
 
-    `resume_step`: the step of the checkpoint that the run continues from (-1: from the start). Rows after it, and a torn last
-    line, are cut from an existing file; without it (None) an existing file is an error, so that no run overwrites another's.
+    `resume_step`: the step of the checkpoint that the run continues from (-1: from the start). An existing file is cut before
+    its first later row, or its torn last line. Without it (None) an existing file is an error, so that no run overwrites
+    another's.
 
     Raises `ConfigError` when the file exists or cannot be written, `CheckpointError` when an existing one is damaged.
     """
@@ -47,17 +49,24 @@ class JsonlTracker:
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The complete rows of a metrics file; a torn last line is left out. Raises `CheckpointError` naming a damaged line."""
-    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
+    return (row for row, _ in _rows(path))
+
+
+def _rows(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each row and the byte offset of its end."""
+    end = 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
             return
         try:
             row = json.loads(line)
             row["step"] = int(row["step"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{path}:{number}: not a metrics row ({error}); move the file away, or repair the line"
+                f"{path}:{number}: not a metrics row ({error}); repair the line, or move the file away"
             ) from error
-        yield row
+        end += len(line)
+        yield row, end
 
 
 def _cut(path: Path, resume_step: int | None) -> None:
@@ -66,10 +75,8 @@ def _cut(path: Path, resume_step: int | None) -> None:
             f"{path}: another run's metrics are here; set hydra.run.dir to a new folder, "
             "or checkpoint.resume=auto to continue that run"
         )
-    kept = [row for row in read_rows(path) if row["step"] <= resume_step]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in kept), encoding="utf-8")
-    os.replace(partial, path)
+    ends = (end for _, end in takewhile(lambda entry: entry[0]["step"] <= resume_step, _rows(path)))
+    os.truncate(path, max(ends, default=0))
 
 
 def _plain(value: float) -> float | None:

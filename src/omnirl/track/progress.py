@@ -35,6 +35,7 @@ class _Phase:
     times: deque[float]
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
     latest: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
 
     def cells(self) -> dict[str, str]:
         get = self.latest.get
@@ -58,6 +59,8 @@ class _Phase:
         return f"{self.done}/{self.total}" if self.total else str(self.done)
 
     def _left(self) -> str:
+        if self.ended:
+            return "ended"
         steps = len(self.times) - 1
         if steps < 1 or not self.total:
             return "-"
@@ -75,6 +78,7 @@ class Progress:
         self._phases: list[_Phase] = []
         self._live: Live | None = None
         self._drawn = float("-inf")
+        self._stale = False
 
     def phase(self, name: str, total: int, first: int = 0, done: int = 0) -> None:
         """Begin a phase of `total` steps whose steps count from `first + 1`; `done` of them were made before (resume)."""
@@ -89,6 +93,7 @@ class Progress:
         phase = self._phases[-1]
         now = self._clock()
         phase.latest.update(metrics)
+        self._stale = True
         if "rollout/reward_mean" in metrics:
             phase.rewards.append(metrics["rollout/reward_mean"])
         if step > phase.step:
@@ -110,11 +115,13 @@ class Progress:
 
     def _finish_phase(self) -> None:
         """Show the last step of a phase, which may have come too soon after the picture before it."""
-        if self._phases and self._phases[-1].times[-1] > self._drawn:
+        if self._stale:
             self._draw(self._clock())
+        if self._phases:
+            self._phases[-1].ended = True
 
     def _draw(self, now: float) -> None:
-        self._drawn = now
+        self._drawn, self._stale = now, False
         if not self._console.is_interactive:
             self.note(_line(self._phases[-1]))
             return

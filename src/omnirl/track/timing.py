@@ -45,7 +45,7 @@ class Timers:
                 self._model_seconds += elapsed
 
     def collect(self) -> dict[str, float]:
-        """The metrics since the last `collect` (or `restart`), which then start at zero. `timing/step_s` is all of that time."""
+        """The metrics since the last `collect` or `restart`, then start at zero. `timing/step_s` is all of that time."""
         step = self._clock() - self._start
         metrics = {f"timing/{name}_s": seconds for name, seconds in self._seconds.items()}
         metrics |= {"timing/step_s": step, "perf/model_share": self._model_seconds / step if step > 0 else 0.0}
