@@ -68,11 +68,9 @@ def _row(line: str, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from error
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: text holds a lone surrogate ({error.object[error.start : error.end]!r}); remove it"
-        ) from error
-    except RecursionError as error:
-        raise DataError(f"{where}: nested too deeply") from error
+        raise DataError(f"{where}: the text holds a lone surrogate, which is not a character; remove it") from error
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, thousands of brackets
+        raise DataError(f"{where}: not usable JSON ({error})") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with `id`, `messages` and `answer`, found {type(row).__name__}")
     return row
@@ -169,13 +167,7 @@ def _part(value: Any, where: str) -> Part:
 
 def _path(value: Any, where: str) -> ImagePart:
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where} must be the path of a picture, found {_short(value)}")
+        raise DataError(f"{where} must be the path of a picture, found {value!r:.80}")
     if "://" in value or value.startswith("data:"):
-        raise DataError(f"{where} is a URL ({_short(value)}); save the picture to a file and give its path")
+        raise DataError(f"{where} is a URL ({value!r:.80}); save the picture to a file and give its path")
     return ImagePart(value)
-
-
-def _short(value: Any) -> str:
-    """For messages: a data URL may have megabytes."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

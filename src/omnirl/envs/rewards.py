@@ -75,7 +75,8 @@ def normalize(text: str) -> str:
     # NFKC glues superscripts and fractions to the digits before them (3² → 32): keep them apart
     apart = "".join(f" {c} " if unicodedata.category(c) == "No" else c for c in text)
     folded = unicodedata.normalize("NFKC", apart).translate(_SIGNS).casefold()
-    return " ".join(folded.split()).removesuffix(".").rstrip()
+    text = " ".join(folded.split())
+    return text.removesuffix(".").rstrip() or text
 
 
 def _outside_thinking(text: str) -> str:
