@@ -20,11 +20,12 @@ class TinyModelConfig:
     chunk_size: int = 16  #: Mamba-2 scan chunk, in tokens
     num_experts: int = 4  #: routed experts of an E layer
     experts_per_token: int = 2  #: experts that a token uses
-    vision_hidden_size: int = 96  #: width of the vision tower
+    vision_hidden_size: int = 128  #: width of the vision tower
     vision_layers: int = 2  #: blocks of the vision tower
     vision_heads: int = 4  #: heads of the vision tower
     max_image_size: int = 256  #: largest side of the position table, in pixels
     max_position: int = 2048  #: longest context, in tokens
+    init_scale: float = 1.0  #: factor on all matrices; above 1 the untrained model has distinct answers
     seed: int = 0  #: seed of the weights
 
 

@@ -96,7 +96,11 @@ class Trainer(Protocol):
     def logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
         """Per sample float32 `[n]` of the response ids under the current weights and the sampling contract."""
 
-    def reset_optimizer(self) -> None: ...
+    def reference_logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
+        """As `logprobs`, under the frozen reference."""
+
+    def begin_policy(self) -> None:
+        """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
 
     def weights(self) -> Iterator[WeightBucket]: ...
 
@@ -122,6 +126,10 @@ class WorkerGroup(Protocol):
     """N workers that hold one object each."""
 
     size: int
+
+    @property
+    def local(self) -> Any:
+        """The object itself when the one worker lives in this process (for transfers without a copy), else None."""
 
     def call(self, method: str, *args: Any, deadline: Deadline, **kwargs: Any) -> list[Any]:
         """Run `method` on every worker with the same arguments, results in rank order. Raises the worker's `OmnirlError`, or

@@ -64,6 +64,8 @@ class TrainingSample:
 
     `prompt`: what the engine saw. `response`: int32 `[n]`, the ids to learn from. `logprobs`: float32 `[n]` given by the
     engine (zeros in the supervised warm-up). `advantage`: one number for all response tokens. `loss_mask`: float32 `[n]`.
+    `old_logprobs`: float32 `[n]` of the trainer before the step's first update (None: the batch is the step's only one, so
+    they are the current ones); `reference_logprobs`: float32 `[n]` of the frozen reference (None: no KL penalty).
     """
 
     prompt: EncodedPrompt
@@ -71,6 +73,8 @@ class TrainingSample:
     logprobs: NDArray[np.float32]
     advantage: float
     loss_mask: NDArray[np.float32]
+    old_logprobs: NDArray[np.float32] | None = None
+    reference_logprobs: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

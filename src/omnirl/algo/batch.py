@@ -1,0 +1,139 @@
+"""Groups of scored trajectories → the batches of one GRPO step's optimizer steps, and the metrics of its rollouts.
+
+Example:
+    build_batch(groups, cfg.algo) → PolicyBatch(batches=(TrainingBatch(...),), metrics={"rollout/reward_mean": 0.61, ...})
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from omnirl.errors import RewardError
+from omnirl.types import Group, StopReason, TrainingBatch, TrainingSample, Trajectory, Turn
+
+from .advantage import GroupAdvantages, advantages
+
+
+class BatchSettings(Protocol):
+    """What batches read of the `algo` configuration."""
+
+    baseline: str
+    normalize: bool
+    drop_zero_variance: bool
+    train_batch_size: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyBatch:
+    """`batches`: one per optimizer step, in order; empty when no group has anything to learn from."""
+
+    batches: tuple[TrainingBatch, ...]
+    metrics: Mapping[str, float]
+
+
+def build_batch(groups: Sequence[Group], settings: BatchSettings) -> PolicyBatch:
+    """Score `groups`, leave out those of zero variance when `drop_zero_variance`, and split the rest.
+
+    Each turn becomes one sample that has the turn's full history as its prompt, so a turn is trained on exactly the ids
+    that its engine saw. Samples keep the order of the groups; optimizer steps are as equal in size as possible and hold at most
+    `train_batch_size` samples. Aborted trajectories neither shape a baseline nor are trained on. A token whose log-prob the
+    engine did not give as a finite number is masked and counted.
+
+    Raises `RewardError` for a reward that is not finite.
+    """
+    scored = [(group, _score(group, settings)) for group in groups]
+    kept = [(group, score) for group, score in scored if not (settings.drop_zero_variance and score.zero_variance)]
+    samples = [sample for group, score in kept for sample in _samples(group, score)]
+    batches = tuple(TrainingBatch.of(part) for part in _split(samples, settings.train_batch_size))
+    metrics = {
+        "rollout/num_groups": float(len(groups)),
+        "rollout/kept_groups": float(len(kept)),
+        "train/num_samples": float(len(samples)),
+        "train/num_optimizer_steps": float(len(batches)),
+    }
+    if groups:
+        metrics["rollout/zero_variance_share"] = float(np.mean([score.zero_variance for _, score in scored]))
+        metrics |= trajectory_metrics([trajectory for group in groups for trajectory in group.trajectories])
+    if samples:
+        metrics |= _advantage_metrics(np.array([sample.advantage for sample in samples]))
+    return PolicyBatch(batches, metrics)
+
+
+def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`rollout/...` metrics of at least one trajectory: rewards and their parts, lengths in tokens, why completions ended."""
+    rewards = np.array([t.reward.total for t in trajectories], dtype=np.float64)
+    lengths = np.array([t.num_generated for t in trajectories], dtype=np.float64)
+    turns = [turn for t in trajectories for turn in t.turns]
+    prompts = [len(t.turns[0].prompt.ids) for t in trajectories if t.turns]
+    reasons = [t.turns[-1].completion.stop_reason for t in trajectories if t.turns]
+    parts: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.reward.parts.items():
+            parts.setdefault(f"rollout/reward_{name}", []).append(value)
+    return {
+        "rollout/num_samples": float(len(trajectories)),
+        "rollout/num_tokens": float(lengths.sum()),
+        "rollout/reward_mean": float(rewards.mean()),
+        "rollout/reward_std": float(rewards.std()),
+        **{name: float(np.mean(values)) for name, values in parts.items()},
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/turns_mean": len(turns) / len(trajectories),
+        "rollout/prompt_length_mean": float(np.mean(prompts)) if prompts else 0.0,
+        "rollout/stop_share": _share(reasons, StopReason.STOP),
+        "rollout/truncated_share": _share(reasons, StopReason.LENGTH),
+        "rollout/aborted_share": _share(reasons, StopReason.ABORT),
+        "rollout/nonfinite_logprobs": float(sum(int((~np.isfinite(turn.completion.logprobs)).sum()) for turn in turns)),
+    }
+
+
+def _score(group: Group, settings: BatchSettings) -> GroupAdvantages:
+    rewards = group.rewards
+    valid = np.array([_finished(t) for t in group.trajectories], dtype=bool)
+    if bad := np.flatnonzero(valid & ~np.isfinite(rewards)).tolist():
+        raise RewardError(
+            f"prompt {group.prompt_id}: the reward of completion {bad[0]} is {rewards[bad[0]]}; "
+            "a reward must be a finite number (check env.rewards and the environment)"
+        )
+    return advantages(rewards, baseline=settings.baseline, normalize=settings.normalize, valid=valid)
+
+
+def _finished(trajectory: Trajectory) -> bool:
+    return all(turn.completion.stop_reason is not StopReason.ABORT for turn in trajectory.turns)
+
+
+def _samples(group: Group, score: GroupAdvantages) -> Iterator[TrainingSample]:
+    for trajectory, advantage in zip(group.trajectories, score.values.tolist(), strict=True):
+        if _finished(trajectory):
+            samples = (_sample(turn, advantage) for turn in trajectory.turns)
+            yield from (sample for sample in samples if sample.loss_mask.any())
+
+
+def _sample(turn: Turn, advantage: float) -> TrainingSample:
+    completion = turn.completion
+    finite = np.isfinite(completion.logprobs)
+    logprobs = np.where(finite, completion.logprobs, np.float32(0.0)).astype(np.float32)
+    return TrainingSample(turn.prompt, completion.ids, logprobs, advantage, finite.astype(np.float32))
+
+
+def _split(samples: list[TrainingSample], size: int | None) -> list[list[TrainingSample]]:
+    """130 samples, size 64 → 43 + 43 + 44: no step is left with a handful, whose gradient would be noise at full rate."""
+    steps = -(-len(samples) // (size or max(1, len(samples))))
+    bounds = [i * len(samples) // steps for i in range(steps + 1)] if steps else [0]
+    return [samples[start:end] for start, end in pairwise(bounds)]
+
+
+def _advantage_metrics(values: np.ndarray) -> dict[str, float]:
+    return {
+        "train/advantage_mean": float(values.mean()),
+        "train/advantage_std": float(values.std()),
+        "train/advantage_min": float(values.min()),
+        "train/advantage_max": float(values.max()),
+    }
+
+
+def _share(reasons: Sequence[StopReason], reason: StopReason) -> float:
+    return sum(r is reason for r in reasons) / max(1, len(reasons))

@@ -1,0 +1,45 @@
+"""An engine as a worker: commands with picklable arguments, so that the controller reaches it through any launcher.
+
+Example:
+    group = launcher.start("omnirl.engines.worker:EngineWorker", {"name": "hf", ...})
+    completions, = group.call("generate", requests, deadline=Deadline.after(60))
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from omnirl.config.schema import BackendConfig
+from omnirl.types import Completion, Deadline, GenerationRequest, MediaStore, WeightBucket
+
+from . import make_engine
+
+
+class EngineWorker:
+    """Holds one engine replica."""
+
+    def __init__(self, name: str, checkpoint: Path, store: MediaStore, backend: BackendConfig, dtype: str, device: str) -> None:
+        self.engine = make_engine(name, checkpoint=checkpoint, store=store, backend=backend, dtype=dtype, device=device)
+
+    def generate(self, requests: Sequence[GenerationRequest], timeout_s: float) -> list[Completion]:
+        """Completions in the order of `requests`. When one fails or time is up, all others are aborted."""
+        deadline = Deadline.after(timeout_s)
+        handles = []
+        try:
+            handles = [self.engine.submit(request) for request in requests]
+            return [handle.result(deadline) for handle in handles]
+        except BaseException:
+            for handle in handles:
+                handle.abort()
+            raise
+
+    def weight_names(self) -> Mapping[str, tuple[int, ...]]:
+        return self.engine.weight_names()
+
+    def update_weights(self, bucket: WeightBucket) -> None:
+        self.engine.update_weights(bucket)
+
+    def finish_update(self, version: int) -> None:
+        self.engine.finish_update(version)
+
+    def close(self) -> None:
+        self.engine.close()

@@ -1,0 +1,97 @@
+"""Names of weights: the module's (transformers) ↔ the published checkpoint's, which is the wire form of a refit.
+
+Most names differ by prefixes; two things change shape: the vision tower's q, k, v are one `qkv` in the checkpoint, and an
+MoE layer's stacked experts are one matrix an expert.
+
+Example:
+    wire = to_checkpoint(model)   # vision_model.radio_model.model.blocks.0.attn.qkv.weight, mlp1.1.weight, …
+    load_checkpoint_weights(model, wire)
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from omnirl.errors import WeightMismatch
+
+_RENAMES = (
+    (r"^language_model\.model\.", "language_model.backbone."),
+    (r"^multi_modal_projector\.layer_norm\.", "mlp1.0."),
+    (r"^multi_modal_projector\.linear_1\.", "mlp1.1."),
+    (r"^multi_modal_projector\.linear_2\.", "mlp1.3."),
+    (r"^vision_model\.embeddings\.patch_projection\.", "vision_model.radio_model.model.patch_generator.embedder."),
+    (r"^vision_model\.embeddings\.video_patch_projection\.", "vision_model.radio_model.model.patch_generator.video_embedder."),
+    (r"^vision_model\.embeddings\.position_embedding$", "vision_model.radio_model.model.patch_generator.pos_embed"),
+    (r"^vision_model\.embeddings\.cls_register_token$", "vision_model.radio_model.model.patch_generator.cls_token.token"),
+    (r"^vision_model\.encoder\.layer\.(\d+)\.attention\.o_proj\.", r"vision_model.radio_model.model.blocks.\1.attn.proj."),
+    (r"^vision_model\.encoder\.layer\.(\d+)\.", r"vision_model.radio_model.model.blocks.\1."),
+)
+_VISION_Q = re.compile(r"^vision_model\.encoder\.layer\.(\d+)\.attention\.q_proj\.(weight|bias)$")
+_VISION_KV = re.compile(r"^vision_model\.encoder\.layer\.\d+\.attention\.[kv]_proj\.")
+_EXPERTS = re.compile(r"^(language_model\.model\.layers\.\d+\.mixer\.experts)\.(up_proj|down_proj)$")
+#: in the checkpoint file, but constants of the architecture: never transferred
+_CONSTANTS = re.compile(r"summary_idxs$|input_conditioner")
+
+
+def to_checkpoint(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Every weight under its checkpoint name: views of the model's storage, and a copy where the layout differs (`qkv`)."""
+    return {name: view.read() if isinstance(view, _Fused) else view for name, view in checkpoint_views(model).items()}
+
+
+@torch.no_grad()
+def load_checkpoint_weights(model: torch.nn.Module, wire: Mapping[str, Tensor]) -> None:
+    """Copy checkpoint-named tensors (any subset) into `model`, casting to its dtype and device.
+
+    Raises `WeightMismatch` for a name that the model does not have, or another shape.
+    """
+    targets = checkpoint_views(model)
+    for name, tensor in wire.items():
+        target = targets.get(name)
+        if target is None:
+            raise WeightMismatch(f"weight '{name}' is not one of the model's checkpoint names")
+        if target.shape != tensor.shape:
+            raise WeightMismatch(f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {tuple(target.shape)}")
+        target.copy_(tensor)
+
+
+def checkpoint_views(model: torch.nn.Module) -> "dict[str, Tensor | _Fused]":
+    """Checkpoint name → writable view of the model's own storage."""
+    state = model.state_dict()
+    views: dict[str, Tensor | _Fused] = {}
+    for name, tensor in state.items():
+        if _CONSTANTS.search(name) or _VISION_KV.match(name):
+            continue
+        if match := _VISION_Q.match(name):
+            parts = [state[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
+            views[f"vision_model.radio_model.model.blocks.{match[1]}.attn.qkv.{match[2]}"] = _Fused(parts)
+        elif match := _EXPERTS.match(name):
+            for expert, weight in enumerate(tensor):
+                views[f"{_rename(match[1])}.{expert}.{match[2]}.weight"] = weight
+        else:
+            views[_rename(name)] = tensor
+    return views
+
+
+class _Fused:
+    """Several tensors that the checkpoint stores as one, concatenated along the first axis."""
+
+    def __init__(self, parts: list[Tensor]) -> None:
+        self.parts = parts
+        self.shape = torch.Size([sum(p.shape[0] for p in parts), *parts[0].shape[1:]])
+
+    def copy_(self, source: Tensor) -> None:
+        for part, rows in zip(self.parts, source.split([p.shape[0] for p in self.parts]), strict=True):
+            part.copy_(rows)
+
+    def read(self) -> Tensor:
+        return torch.cat(self.parts)
+
+
+def _rename(name: str) -> str:
+    for pattern, replacement in _RENAMES:
+        renamed, count = re.subn(pattern, replacement, name)
+        if count:
+            return renamed
+    return name

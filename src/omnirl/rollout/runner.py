@@ -1,0 +1,89 @@
+"""Prompts → groups of scored trajectories.
+
+Each completion's seed is a hash of (run seed, step, prompt id, index in the group): a rollout is a function of weights and
+seed, whatever the batch.
+
+Example:
+    runner = RolloutRunner(engines, encoder, env, spec, cfg.rollout, seed=0)
+    groups = runner.run(prompts, group_size=8, step=3, deadline=Deadline.after(600))
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from omnirl.config.schema import RolloutConfig
+from omnirl.errors import RewardError
+from omnirl.prompt import PromptEncoder
+from omnirl.types import (
+    Deadline,
+    Environment,
+    GenerationRequest,
+    Group,
+    ModelSpec,
+    Prompt,
+    SamplingParams,
+    Trajectory,
+    Turn,
+    WorkerGroup,
+)
+
+
+class RolloutRunner:
+    """Runs single-turn episodes on one engine group."""
+
+    def __init__(
+        self,
+        engines: WorkerGroup,
+        encoder: PromptEncoder,
+        env: Environment,
+        spec: ModelSpec,
+        settings: RolloutConfig,
+        seed: int,
+    ) -> None:
+        self._engines = engines
+        self._encoder = encoder
+        self._env = env
+        self._spec = spec
+        self._settings = settings
+        self._seed = seed
+
+    def sampling(self, name: str, *, greedy: bool = False) -> SamplingParams:
+        """The run's sampling semantics for the request called `name`."""
+        digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
+        return SamplingParams(
+            max_new_tokens=self._settings.max_new_tokens,
+            temperature=0.0 if greedy else self._settings.temperature,
+            seed=int.from_bytes(digest, "little"),
+            stop_ids=self._spec.stop_ids,
+            banned_ids=self._spec.media_ids,
+        )
+
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, *, step: int, deadline: Deadline, greedy: bool = False
+    ) -> list[list[Turn]]:
+        """For each prompt its `group_size` first turns. Raises the encoder's and the engine's errors; none is dropped."""
+        requests = []
+        for prompt in prompts:
+            encoded = self._encoder.encode(prompt)
+            for index in range(group_size):
+                name = f"{step}/{prompt.id}/{index}"
+                requests.append(GenerationRequest(name, encoded, self.sampling(name, greedy=greedy)))
+        completions = self._engines.call("generate", requests, deadline.remaining(), deadline=deadline)[0]
+        turns = [
+            Turn(request.prompt, completion, self._encoder.decode(completion.ids))
+            for request, completion in zip(requests, completions, strict=True)
+        ]
+        return [turns[i : i + group_size] for i in range(0, len(turns), group_size)]
+
+    def score(self, prompts: Sequence[Prompt], turns: Sequence[Sequence[Turn]]) -> list[Group]:
+        """Ask the environment for each turn's reward. Raises `RewardError`."""
+        return [
+            Group(prompt.id, tuple(self._trajectory(prompt, turn) for turn in group))
+            for prompt, group in zip(prompts, turns, strict=True)
+        ]
+
+    def _trajectory(self, prompt: Prompt, turn: Turn) -> Trajectory:
+        reply = self._env.respond(prompt, (turn,))
+        if reply.reward is None:
+            raise RewardError(f"prompt '{prompt.id}': the environment asks for another turn; rollouts here have one turn.")
+        return Trajectory(prompt, (turn,), reply.reward)

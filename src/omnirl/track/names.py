@@ -1,0 +1,94 @@
+"""The glossary: every metric name, what it means and how it is computed. The documentation's metrics page is made from it.
+
+A name is `group/name`; `{…}` in a name stands for a word that depends on the configuration.
+
+Example:
+    describe("rollout/reward_exact").meaning → "Mean of one reward part"
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`formula` is empty where the meaning says it all."""
+
+    name: str
+    meaning: str
+    formula: str = ""
+
+
+def describe(name: str) -> Metric | None:
+    """The entry of `name`, if there is one; an exact name before one with a `{…}`."""
+    return _EXACT.get(name) or next((metric for pattern, metric in _PATTERNS if pattern.fullmatch(name)), None)
+
+
+#: N: tokens with a mask in the optimizer step. cur, old, gen: log-probs of a sampled token by the current policy, by the
+#: policy at the start of the step, and as the engine reported. k3(x) = exp(x) − 1 − x.
+GLOSSARY: tuple[Metric, ...] = (
+    Metric("train/loss", "Loss that is minimised", "policy_loss + kl_coef · kl_penalty"),
+    Metric("train/policy_loss", "Clipped policy-gradient loss", "mean max(−A r, −A clip(r)), r = exp(cur − old)"),
+    Metric("train/kl_penalty", "Divergence from the reference model, before its weight", "mean k3(ref − cur), limited to 10"),
+    Metric("train/grad_norm", "Norm of the gradient before clipping"),
+    Metric("train/lr", "Learning rate"),
+    Metric("train/num_samples", "Sequences that the step trains on"),
+    Metric("train/num_optimizer_steps", "Optimizer steps of the step"),
+    Metric("train/num_tokens", "Response tokens that the step trains on", "Σ mask"),
+    Metric("train/num_sequences", "Sequences with at least one such token"),
+    Metric("train/advantage_mean", "Mean advantage of the samples trained on"),
+    Metric("train/advantage_std", "Standard deviation of these advantages"),
+    Metric("train/advantage_min", "Smallest of these advantages"),
+    Metric("train/advantage_max", "Largest of these advantages"),
+    Metric(
+        "train/token_mult_prob_error", "Trainer against engine; 1 is equal, above 1.05 needs a look", "(1/N) Σ exp|gen − old|"
+    ),
+    Metric("train/token_mult_prob_error_max", "The same for the worst token", "max exp|gen − old|"),
+    Metric("train/gen_kl_error", "Trainer against engine; below 1e-3 is good", "(1/N) Σ k3(old − gen)"),
+    Metric("train/policy_kl_error", "The same, harsh on tokens that the trainer finds unlikely", "(1/N) Σ k3(gen − old)"),
+    Metric(
+        "train/js_divergence_error",
+        "The same, symmetric",
+        "(1/N) Σ ½ (k3(old − m) + k3(gen − m)), m = log(½ exp old + ½ exp gen)",
+    ),
+    Metric("train/sampling_importance_ratio", "Bias of the sampling; 1 is none", "(1/N) Σ exp(old − gen)"),
+    Metric("train/approx_entropy", "Rough entropy of the policy, in nats a token", "−(1/N) Σ exp(cur − gen) · cur"),
+    Metric("train/probs_ratio", "Mean ratio of the policy to that at the start of the step", "(1/N) Σ r"),
+    Metric("train/probs_ratio_clamped", "The same after clipping", "(1/N) Σ clip(r, 1 − clip_min, 1 + clip_max)"),
+    Metric("train/probs_ratio_min", "Smallest ratio"),
+    Metric("train/probs_ratio_max", "Largest ratio"),
+    Metric("train/clip_share", "Share of tokens whose gradient the clipping stops", "(1/N) Σ [−A clip(r) > −A r]"),
+    Metric("warmup/loss", "Cross-entropy of the supervised warm-up, in nats a token", "−(1/N) Σ cur"),
+    Metric("warmup/num_tokens", "Target tokens of the warm-up step"),
+    Metric("warmup/grad_norm", "Norm of the gradient before clipping"),
+    Metric("warmup/lr", "Learning rate"),
+    Metric("rollout/num_groups", "Prompts of the step"),
+    Metric("rollout/kept_groups", "Of which with something to learn from"),
+    Metric("rollout/zero_variance_share", "Share of groups whose rewards are all equal"),
+    Metric("rollout/num_samples", "Completed rollouts"),
+    Metric("rollout/num_tokens", "Generated tokens"),
+    Metric("rollout/reward_mean", "Mean reward of the sampled rollouts"),
+    Metric("rollout/reward_std", "Standard deviation of the reward over all rollouts"),
+    Metric("rollout/length_mean", "Mean number of generated tokens of a rollout"),
+    Metric("rollout/length_max", "Largest number of generated tokens of a rollout"),
+    Metric("rollout/turns_mean", "Mean number of turns of a rollout"),
+    Metric("rollout/prompt_length_mean", "Mean length of the first prompt, in tokens after expansion"),
+    Metric("rollout/stop_share", "Share of rollouts that ended with a stop token"),
+    Metric("rollout/truncated_share", "Share of rollouts that used up their token budget"),
+    Metric("rollout/aborted_share", "Share of rollouts that were aborted; they are not trained on"),
+    Metric("rollout/nonfinite_logprobs", "Tokens whose log-prob the engine did not give as a finite number; they are masked"),
+    Metric("rollout/reward_{part}", "Mean of one reward part", "unweighted, in [0, 1]"),
+    Metric("eval/accuracy", "Share of held-out prompts whose greedy answer is right"),
+    Metric("perf/tokens_per_s", "Generated tokens per second of the whole step"),
+    Metric("perf/model_share", "Share of the step that is model compute", "(generate + logprobs + train) / step"),
+    Metric("perf/tracker_failures", "Rows that a failing metric sink has lost so far"),
+    Metric("timing/step_s", "Seconds of the whole step"),
+    Metric("timing/{section}_s", "Seconds of one section of the step"),
+)
+
+_EXACT = {metric.name: metric for metric in GLOSSARY}
+_PATTERNS = [
+    (re.compile(re.sub(r"\\\{\w+\\\}", r"[a-z0-9_]+", re.escape(metric.name))), metric)
+    for metric in GLOSSARY
+    if "{" in metric.name
+]

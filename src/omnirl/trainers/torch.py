@@ -1,0 +1,214 @@
+"""The reference trainer: one process, AdamW over the transformers model.
+
+Batches in, metrics out; weights leave under checkpoint names.
+
+Example:
+    trainer = TorchTrainer(checkpoint, store, cfg.model, cfg.trainer, cfg.algo, temperature=1.0)
+    trainer.begin_policy()
+    metrics = trainer.train_step(TrainingBatch.of(samples), lr=2e-4)
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from omnirl.algo.logprobs import token_logprobs
+from omnirl.algo.loss import LossInputs, LossOutput, policy_loss, supervised_loss
+from omnirl.algo.metrics import combine
+from omnirl.config.schema import AlgoConfig, ModelConfig, TrainerConfig
+from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
+from omnirl.models import load_policy
+from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement
+from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
+from omnirl.types import MediaStore, TrainingBatch, TrainingSample, WeightBucket
+
+from .collate import Collated, collate, microbatches, pad
+
+WEIGHTS, REFERENCE, OPTIMIZER = "model.safetensors", "reference.safetensors", "optimizer.pt"
+
+
+class TorchTrainer:
+    """Implements `Trainer` on one device."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        store: MediaStore,
+        model: ModelConfig,
+        trainer: TrainerConfig,
+        algo: AlgoConfig,
+        temperature: float,
+    ) -> None:
+        if trainer.threads:
+            torch.set_num_threads(trainer.threads)
+        self._store = store
+        self._settings = trainer
+        self._algo = algo
+        self._temperature = temperature
+        self._policy = load_policy(checkpoint, model.dtype, trainer.device)
+        self._reference: OmniPolicy | None = None
+        _freeze(self._policy, model.freeze)
+        if trainer.activation_checkpointing:
+            self._policy.model.gradient_checkpointing_enable()
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> torch.optim.AdamW:
+        settings = self._settings
+        return torch.optim.AdamW(
+            [p for _, p in self._policy.parameters()],
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def begin_policy(self) -> None:
+        """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
+        self._optimizer = self._new_optimizer()
+        if self._algo.kl_coef:
+            self._reference = OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
+
+    def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
+        def loss(logprobs: Tensor, samples: Sequence[TrainingSample], collated: Collated) -> LossOutput:
+            mask = pad([s.loss_mask for s in samples], collated.longest, self._policy.device)
+            return supervised_loss(logprobs, mask, batch.num_tokens)
+
+        return self._update(batch, lr, loss, "warmup")
+
+    def train_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
+        def loss(logprobs: Tensor, samples: Sequence[TrainingSample], collated: Collated) -> LossOutput:
+            return policy_loss(self._loss_inputs(logprobs, samples, batch), self._algo)
+
+        return self._update(batch, lr, loss, "train")
+
+    def _loss_inputs(self, logprobs: Tensor, samples: Sequence[TrainingSample], batch: TrainingBatch) -> LossInputs:
+        longest, device = logprobs.shape[1], self._policy.device
+
+        def ragged(name: str) -> Tensor | None:
+            values = [getattr(s, name) for s in samples]
+            return None if values[0] is None else pad(values, longest, device)
+
+        old = ragged("old_logprobs")
+        generated, mask = ragged("logprobs"), ragged("loss_mask")
+        assert generated is not None
+        assert mask is not None
+        advantages = torch.tensor([s.advantage for s in samples], dtype=torch.float32, device=device)
+        return LossInputs(
+            logprobs=logprobs,
+            old_logprobs=logprobs.detach() if old is None else old,
+            generation_logprobs=generated,
+            reference_logprobs=ragged("reference_logprobs"),
+            advantages=advantages.unsqueeze(-1).expand_as(logprobs),
+            mask=mask,
+            num_tokens=batch.num_tokens,
+            num_sequences=batch.num_sequences,
+        )
+
+    def _update(
+        self,
+        batch: TrainingBatch,
+        lr: float,
+        loss: Callable[[Tensor, Sequence[TrainingSample], Collated], LossOutput],
+        phase: str,
+    ) -> dict[str, float]:
+        """One optimizer step over all microbatches. Raises `TrainingDiverged` before weights are touched."""
+        self._optimizer.zero_grad(set_to_none=True)
+        parts = []
+        for samples in microbatches(batch.samples, self._settings.micro_batch):
+            collated = self._collate(samples)
+            output = loss(self._logprobs(self._policy, collated), samples, collated)
+            output.loss.backward()
+            parts.append(output.floats())
+        metrics = combine(parts, "microbatches")
+        parameters = [p for _, p in self._policy.parameters()]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._settings.grad_clip))
+        if not np.isfinite(norm) or not np.isfinite(metrics[f"{phase}/loss"]):
+            self._optimizer.zero_grad(set_to_none=True)
+            raise TrainingDiverged(
+                f"loss {metrics[f'{phase}/loss']:g}, gradient norm {norm:g}: not finite. Weights were left as they are; "
+                f"lower `trainer.lr` or look at the samples of this step."
+            )
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        return {**metrics, f"{phase}/grad_norm": norm, f"{phase}/lr": lr}
+
+    def logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
+        return self._score(self._policy, batch)
+
+    def reference_logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
+        if self._reference is None:
+            raise ModelError("the reference model is kept only when `algo.kl_coef` is not 0.")
+        return self._score(self._reference, batch)
+
+    @torch.no_grad()
+    def _score(self, policy: OmniPolicy, batch: TrainingBatch) -> list[NDArray[np.float32]]:
+        scores: list[NDArray[np.float32]] = []
+        for samples in microbatches(batch.samples, self._settings.micro_batch):
+            padded = self._logprobs(policy, self._collate(samples)).cpu().numpy()
+            scores += [row[: len(s.response)].copy() for row, s in zip(padded, samples, strict=True)]
+        return scores
+
+    def _collate(self, samples: Sequence[TrainingSample]) -> Collated:
+        return collate(samples, self._policy.spec.pad_id, self._policy.device)
+
+    def _logprobs(self, policy: OmniPolicy, batch: Collated) -> Tensor:
+        """float32 `[B, R]` of the response tokens; every picture of the batch is encoded once."""
+        features = policy.encode([self._store.get(digest) for digest in batch.digests])
+        embeds = policy.embed(batch.ids, [Placement(row, start, features[i]) for row, start, i in batch.placements])
+        hidden = policy.hidden(embeds)[batch.rows, batch.columns]
+        flat = token_logprobs(
+            policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids
+        )
+        return batch.unflatten(flat)
+
+    def weights(self) -> Iterator[WeightBucket]:
+        yield WeightBucket(to_checkpoint(self._policy.model))
+
+    def save(self, folder: Path) -> None:
+        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(_contiguous(to_checkpoint(self._policy.model)), folder / WEIGHTS)
+        torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
+        if self._reference is not None:
+            save_file(_contiguous(to_checkpoint(self._reference.model)), folder / REFERENCE)
+
+    def load(self, folder: Path) -> None:
+        """Raises `CheckpointError` naming the file that is missing or does not fit."""
+        try:
+            load_checkpoint_weights(self._policy.model, load_file(folder / WEIGHTS))
+            self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
+            if self._algo.kl_coef:
+                self._reference = OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
+                if (folder / REFERENCE).is_file():
+                    load_checkpoint_weights(self._reference.model, load_file(folder / REFERENCE))
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise CheckpointError(f"{folder}: this trainer checkpoint cannot be loaded ({error}).") from error
+
+    def export(self, folder: Path) -> None:
+        """A Hugging Face directory that every engine loads."""
+        self._policy.export(folder)
+
+    def close(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _freeze(policy: OmniPolicy, prefixes: Sequence[str]) -> None:
+    for prefix in prefixes:
+        found = [p for name, p in policy.model.named_parameters() if name.startswith(prefix)]
+        if not found:
+            top = sorted({name.split(".")[0] for name, _ in policy.model.named_parameters()})
+            raise ModelError(f"model.freeze: no parameter starts with '{prefix}'; top-level parts: {', '.join(top)}.")
+        for parameter in found:
+            parameter.requires_grad_(False)
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses views that share memory (stacked experts)."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
