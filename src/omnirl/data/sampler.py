@@ -2,8 +2,9 @@
 
 Example:
     sampler = PromptSampler(n=4096, seed=0)
-    sampler.next(32)                              # 32 different row indices
-    PromptSampler.restore(sampler.state()).next(32)   # what `sampler.next(32)` would give
+    sampler.next(32)               # 32 different row indices
+    other.restore(sampler.state())
+    other.next(32)                 # what `sampler.next(32)` would give
 """
 
 from collections.abc import Mapping
@@ -60,17 +61,19 @@ class PromptSampler:
             "fresh": self._fresh,
         }
 
-    @classmethod
-    def restore(cls, state: Mapping[str, Any]) -> "PromptSampler":
-        """A sampler that continues where `state` was taken. Raises `CheckpointError` for a state that is none."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken. Raises `CheckpointError` when it is damaged or of another dataset or seed."""
         try:
-            sampler = cls(int(state["n"]), int(state["seed"]))
-            sampler._epoch, sampler._position = int(state["epoch"]), int(state["position"])
-            sampler._held, sampler._fresh = [int(row) for row in state["held"]], int(state["fresh"])
+            if (state["n"], state["seed"]) != (self.n, self.seed):
+                raise CheckpointError(
+                    f"the checkpoint's sampler has {state['n']} rows and seed {state['seed']}, this run has {self.n} rows and "
+                    f"seed {self.seed}; resume with the same dataset and `seed`"
+                )
+            self._epoch, self._position = int(state["epoch"]), int(state["position"])
+            self._held, self._fresh = [int(row) for row in state["held"]], int(state["fresh"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the sampler's state is damaged ({error!r}); resume from another checkpoint") from error
-        sampler._order = sampler._permutation()
-        return sampler
+        self._order = self._permutation()
 
     def _permutation(self) -> list[int]:
         key = np.array([self.seed % 2**64, self._epoch], dtype=np.uint64)

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from fractions import Fraction
 
-_SPECIAL = re.compile(r"<\|[^<>|]*\|>|</?s>|<pad>|<unk>")
+_SPECIAL = re.compile(r"<\|[^<>|]*\|>|</?s>|<pad>|<unk>|<SPECIAL_\d+>")
 _THINK = re.compile(r"<(/?)think>")
 _ANSWER = re.compile(r"<(/?)answer>")
 _FORMAT = re.compile(r"<answer>(?P<answer>(?:(?!</?answer>).)*)</answer>", re.DOTALL)
