@@ -50,18 +50,18 @@ def test_is_stateless(env):
 
 
 def test_a_reward_that_cannot_be_computed_is_an_error(env):
-    with pytest.raises(RewardError, match="prompt 'train-17': no turn"):
+    with pytest.raises(RewardError, match=r"prompt 'train-17': no turn"):
         env.respond(PROMPT, ())
-    with pytest.raises(RewardError, match="prompt 'a': the gold answer ' ' is empty"):
+    with pytest.raises(RewardError, match=r"prompt 'a': the gold answer ' ' is empty"):
         env.respond(Prompt("a", (), answer=" "), (turn("x"),))
 
 
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0), (float("inf"), 1.0)])
 def test_bad_weights(weights):
-    with pytest.raises(ConfigError, match="env.rewards: weights must be non-negative with a positive sum"):
+    with pytest.raises(ConfigError, match=r"env.rewards: weights must be non-negative with a positive sum"):
         make_env(EnvConfig(rewards=RewardConfig(*weights)))
 
 
 def test_unknown_environment():
-    with pytest.raises(ConfigError, match="env.name='gym': choose one of single_turn"):
+    with pytest.raises(ConfigError, match=r"env.name='gym': choose one of single_turn"):
         make_env(EnvConfig(name="gym"))

@@ -110,12 +110,12 @@ def test_markers_and_pictures_differ(write, messages, images, message):
 
 
 def test_empty_and_missing_and_binary_files(write, tmp_path):
-    with pytest.raises(DataError, match="train.jsonl: no rows; .*omnirl data make"):
+    with pytest.raises(DataError, match=r"train.jsonl: no rows; .*omnirl data make"):
         load_prompts(write(""))
     with pytest.raises(DataError, match=r"no.jsonl: no such file; check `dataset.path`.*omnirl data make --out DIR"):
         load_prompts(tmp_path / "no.jsonl")
     (tmp_path / "b.jsonl").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(DataError, match="b.jsonl: not UTF-8 text"):
+    with pytest.raises(DataError, match=r"b.jsonl: not UTF-8 text"):
         load_prompts(tmp_path / "b.jsonl")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"cannot be read"):
         load_prompts(tmp_path)

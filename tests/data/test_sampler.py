@@ -49,7 +49,9 @@ def test_state_can_be_taken_back():
 
 
 def test_too_few_rows():
-    with pytest.raises(ConfigError, match=r"a batch of 32 prompts needs 32 different rows, the dataset has 8; .*prompts_per_step"):
+    with pytest.raises(
+        ConfigError, match=r"a batch of 32 prompts needs 32 different rows, the dataset has 8; .*prompts_per_step"
+    ):
         PromptSampler(8, 0).next(32)
     with pytest.raises(ConfigError, match="at least one row"):
         PromptSampler(0, 0)

@@ -32,21 +32,28 @@ def test_default_questions():
     )
 
 
+def truth(sample):
+    """The answer, read from the question and the objects."""
+    words = sample.question.removesuffix("?").split()
+    shapes = [thing.shape for thing in sample.things]
+    colors = [thing.color for thing in sample.things]
+    match sample.kind:
+        case "count":
+            return str(len(sample.things))
+        case "count_color":
+            return str(colors.count(words[2]))
+        case "count_shape":
+            return str(shapes.count(words[2].removesuffix("s")))
+        case "color":
+            return "/".join(thing.color for thing in sample.things if thing.shape == words[-1])
+        case "shape":
+            return "/".join(thing.shape for thing in sample.things if thing.color == words[4])
+
+
 def test_answers_are_true():
-    plural = {f"{shape}s": shape for shape in ("circle", "square", "triangle")}
     for index in range(200):
         sample = make_sample(ALL, "train", index)
-        words = sample.question.removesuffix("?").split()
-        shapes = [thing.shape for thing in sample.things]
-        colors = [thing.color for thing in sample.things]
-        truth = {
-            "count": lambda: str(len(shapes)),
-            "count_color": lambda: str(colors.count(words[2])),
-            "count_shape": lambda: str(shapes.count(plural[words[2]])),
-            "color": lambda: "/".join(c for c, s in zip(colors, shapes, strict=True) if s == words[-1]),
-            "shape": lambda: "/".join(s for c, s in zip(colors, shapes, strict=True) if c == words[4]),
-        }[sample.kind]()
-        assert sample.answer == truth, sample
+        assert sample.answer == truth(sample), sample
         assert len(sample.things) <= ALL.max_objects
 
 
@@ -83,7 +90,7 @@ def test_an_empty_folder_is_filled_and_anything_else_refused(tmp_path):
         make_dataset(SMALL, tmp_path / "d")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("x")
-    with pytest.raises(DataError, match="exists and is no dataset of omnirl"):
+    with pytest.raises(DataError, match=r"exists and is no dataset of omnirl"):
         make_dataset(SMALL, tmp_path / "home", replace=True)
     (tmp_path / "home" / "thesis.tex").unlink()
     assert tree(tmp_path) == before
@@ -102,7 +109,9 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Pillow.Image, "save", full)
-    with pytest.raises(DataError, match=r"d: cannot write the dataset \(No space left on device\).*`cache_dir`, `dataset.path`"):
+    with pytest.raises(
+        DataError, match=r"d: cannot write the dataset \(No space left on device\).*`cache_dir`, `dataset.path`"
+    ):
         make_dataset(SMALL, tmp_path / "d")
     assert os.listdir(tmp_path) == []
 
@@ -146,7 +155,8 @@ def test_cache_is_keyed_by_configuration(tmp_path):
 def test_concurrent_makers_agree(tmp_path):
     found = []
     makers = [
-        threading.Thread(target=lambda: found.append(ensure_dataset(DatasetConfig(synthetic=SMALL), tmp_path))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(ensure_dataset(DatasetConfig(synthetic=SMALL), tmp_path)))
+        for _ in range(4)
     ]
     for maker in makers:
         maker.start()
@@ -168,5 +178,5 @@ def test_given_path(tmp_path):
     assert ensure_dataset(DatasetConfig(path=str(tmp_path)), tmp_path / "cache") == tmp_path
     with pytest.raises(DataError, match=r"dataset.path=/nowhere: no such folder; .*omnirl data make --out /nowhere"):
         ensure_dataset(DatasetConfig(path="/nowhere"), tmp_path)
-    with pytest.raises(ConfigError, match="dataset.name='hub': choose one of jsonl"):
+    with pytest.raises(ConfigError, match=r"dataset.name='hub': choose one of jsonl"):
         ensure_dataset(DatasetConfig(name="hub"), tmp_path)

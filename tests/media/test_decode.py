@@ -126,7 +126,7 @@ def test_bad_bytes(data, message):
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(MediaError, match=r"a.png: no such file .*a\.png; paths are relative to the dataset file's folder"):
         load_image(tmp_path / "a.png", name="a.png", max_pixels=LIMIT)
-    with pytest.raises(MediaError, match="cannot be read|cannot read .*directory"):
+    with pytest.raises(MediaError, match=r"cannot be read|cannot read .*directory"):
         load_image(tmp_path, name="a.png", max_pixels=LIMIT)
 
 
@@ -138,7 +138,7 @@ def test_size_is_checked_before_decoding(side, recwarn):
     data = b"\x89PNG\r\n\x1a\n" + b"".join(
         len(body).to_bytes(4) + kind + body + zlib.crc32(kind + body).to_bytes(4) for kind, body in chunks
     )
-    with pytest.raises(MediaError, match="pixels.*(media.max_pixels|make the picture smaller)"):
+    with pytest.raises(MediaError, match=r"pixels.*(media.max_pixels|make the picture smaller)"):
         load_image(data, name="bomb", max_pixels=LIMIT)
     assert not recwarn.list
 

@@ -33,5 +33,5 @@ def test_errors_name_the_picture_and_are_not_remembered(loader, tmp_path):
     with pytest.raises(MediaError, match=r"^a.png \(prompt 't-1'\): no such file"):
         loader.load(tmp_path / "a.png", name="a.png (prompt 't-1')")
     Pillow.new("RGB", (200, 200)).save(tmp_path / "a.png")
-    with pytest.raises(MediaError, match="200x200 = 40000 pixels is over the limit of 10000.*media.max_pixels"):
+    with pytest.raises(MediaError, match=r"200x200 = 40000 pixels is over the limit of 10000.*media.max_pixels"):
         loader.load(tmp_path / "a.png")

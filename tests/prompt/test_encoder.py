@@ -121,8 +121,8 @@ def test_length_is_checked_after_expansion(make_encoder, pictures):
     assert len(make_encoder(context=length + 16).encode(question).ids) == length
     with pytest.raises(
         PromptTooLong,
-        match=rf"prompt 'train-17': {length} tokens after expansion \(12 of them pictures\) \+ 16 new tokens exceed the context "
-        rf"of {length + 15}; .*backend.max_model_len.*rollout.max_new_tokens.*media.max_patches",
+        match=rf"prompt 'train-17': {length} tokens after expansion \(12 of them pictures\) \+ 16 new tokens exceed the "
+        rf"context of {length + 15}; .*backend.max_model_len.*rollout.max_new_tokens.*media.max_patches",
     ):
         make_encoder(context=length + 15).encode(question)
 
@@ -136,7 +136,7 @@ def test_media_errors_name_prompt_and_file(make_encoder, pictures):
 
 def test_template_errors_name_the_prompt(make_encoder, tmp_path):
     (tmp_path / "t.jinja").write_text("{{ raise_exception('no') }}")
-    with pytest.raises(DataError, match="prompt 'train-17': .*t.jinja does not accept the messages: no"):
+    with pytest.raises(DataError, match=r"prompt 'train-17': .*t.jinja does not accept the messages: no"):
         make_encoder(template=str(tmp_path / "t.jinja")).encode(prompt("a"))
 
 

@@ -46,7 +46,9 @@ def test_a_saved_truncation_or_padding_is_off(checkpoint, tmp_path):
 
 def test_tokens_given_as_objects(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template": "x"}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template": "x"}'
+    )
     loaded = Tokenizer.load(tmp_path)
     assert loaded.special_tokens == {"bos_token": "<s>"}
     assert loaded.chat_template == "x"
