@@ -133,11 +133,9 @@ def make_dataset(cfg: SyntheticConfig, out: Path, *, replace: bool = False) -> P
     Raises `ConfigError`, `DataError` (naming the folder); leaves no partial folder.
     """
     check_config(cfg)
-    if _occupied(out) and not (replace and (out / DESCRIPTION).is_file()):
-        what = "exists and is no dataset of omnirl" if replace else "exists and is not empty"
-        raise DataError(f"{out} {what}; choose another folder" + ("" if replace else ", or replace a dataset with --force"))
     temporary = out.parent / f".{out.name}.{secrets.token_hex(4)}"
     try:
+        _check_target(out, replace)
         try:
             _write(cfg, temporary)
             _move(temporary, out)
@@ -149,6 +147,14 @@ def make_dataset(cfg: SyntheticConfig, out: Path, *, replace: bool = False) -> P
             "(`cache_dir`, `dataset.path`, or --out of `omnirl data make`)"
         ) from error
     return out
+
+
+def _check_target(out: Path, replace: bool) -> None:
+    if not _occupied(out) or (replace and (out / DESCRIPTION).is_file()):
+        return
+    if replace:
+        raise DataError(f"{out} exists and is no dataset of omnirl; choose another folder")
+    raise DataError(f"{out} exists and is not empty; choose another folder, or replace a dataset with --force")
 
 
 def _occupied(folder: Path) -> bool:
