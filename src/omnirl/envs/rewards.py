@@ -10,7 +10,7 @@ import re
 import unicodedata
 from fractions import Fraction
 
-_SPECIAL = re.compile(r"<\|[^<>|]*\|>|</?s>|<pad>|<unk>")
+_SPECIAL = re.compile(r"<\|[^<>|]*\|>|</?s>|<pad>|<unk>|<SPECIAL_\d+>")
 _THINK = re.compile(r"<(/?)think>")
 _ANSWER = re.compile(r"<(/?)answer>")
 _FORMAT = re.compile(r"<answer>(?P<answer>(?:(?!</?answer>).)*)</answer>", re.DOTALL)
@@ -18,10 +18,7 @@ _NUMBER = re.compile(r"(?P<sign>[+-]?)(?P<value>\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+
 _FRACTION = re.compile(r"(?P<top>[+-]?\d+) ?/ ?(?P<bottom>\d+)")
 _LONGEST_NUMBER = 64  # int() refuses thousands of digits, and no answer has them
 _SIGNS = str.maketrans({"\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2044": "/"})
-_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
-    "nineteen twenty"
-).split()
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORD_NUMBERS = {word: str(number) for number, word in enumerate(_WORDS)}
 
 
@@ -46,8 +43,8 @@ def exact(text: str, gold: str, word_numbers: bool = False) -> float:
 
 
 def well_formed(text: str) -> float:
-    """1.0 when the whole completion is one non-empty `<answer>…</answer>` after an optional thinking block, else 0.0. The block may
-    lack its `<think>`, which some templates put into the prompt."""
+    """1.0 when the whole completion is one non-empty `<answer>…</answer>` after an optional thinking block, else 0.0. The
+    block may lack its `<think>`, which some templates put into the prompt."""
     body = _SPECIAL.sub("", text).strip()
     opened = body.startswith("<think>")
     thinking, closed, rest = body.removeprefix("<think>").partition("</think>")
@@ -78,7 +75,8 @@ def normalize(text: str) -> str:
     # NFKC glues superscripts and fractions to the digits before them (3² → 32): keep them apart
     apart = "".join(f" {c} " if unicodedata.category(c) == "No" else c for c in text)
     folded = unicodedata.normalize("NFKC", apart).translate(_SIGNS).casefold()
-    return " ".join(folded.split()).removesuffix(".").rstrip()
+    text = " ".join(folded.split())
+    return text.removesuffix(".").rstrip() or text
 
 
 def _outside_thinking(text: str) -> str:

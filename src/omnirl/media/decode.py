@@ -23,11 +23,14 @@ from omnirl.types import Image
 
 from .pixels import pixels_digest
 
-# Raster formats only: Pillow's other readers start programs (EPS) or fetch nothing that a model should see.
+# Raster formats only: some of Pillow's other readers start programs (EPS).
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 # What Pillow's readers raise on damaged files.
-_DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
+_DECODE_ERRORS = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError),
+    *(struct.error, zlib.error),
+)
 
 _ORIENTATION_TAG = 0x0112
 _ORIENTATIONS = {
@@ -60,9 +63,9 @@ def load_image(source: Path | bytes, *, name: str, max_pixels: int) -> Image:
         try:
             picture.load()
             pixels = _canonical(picture, name)
+        except MediaError:
+            raise
         except _DECODE_ERRORS as error:
-            if isinstance(error, MediaError):
-                raise
             raise MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or remove the row") from error
     pixels.flags.writeable = False
     return Image(pixels, name, pixels_digest(pixels))

@@ -31,9 +31,7 @@ def resize(image: Image, grid: Grid) -> NDArray[np.uint8]:
     return pixels
 
 
-def patchify(
-    pixels: NDArray[np.uint8], patch_size: int, mean: Sequence[float], std: Sequence[float]
-) -> NDArray[np.float32]:
+def patchify(pixels: NDArray[np.uint8], patch_size: int, mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
     """uint8 `[H, W, 3]` → float32 `[H/p · W/p, 3·p·p]`: patches in raster order, each channel-major (`[3, p, p]`), with
     values `(x/255 − mean) / std` per channel. Raises `ValueError` when a side does not divide by the patch."""
     height, width, channels = pixels.shape

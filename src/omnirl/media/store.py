@@ -6,13 +6,13 @@ Example:
     pickle.dumps(shared_memory_store)    # attaches in another process of this machine
 """
 
+import _posixshmem
 import mmap
 import os
 import secrets
 import struct
 from multiprocessing.shared_memory import SharedMemory
 
-import _posixshmem
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,8 +55,8 @@ class DictStore:
 class SharedMemoryStore:
     """One shared-memory segment a picture: header (height, width as two uint32), then RGB bytes.
 
-    The process that makes the store owns the segments: only it puts, and its `close` unlinks them. A pickled copy reads, also what
-    is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`, as long as they are referenced.
+    The process that makes the store owns the segments: only it puts, and its `close` unlinks them. A pickled copy reads, also
+    what is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`.
     """
 
     _HEADER = struct.Struct("<II")
@@ -79,11 +79,8 @@ class SharedMemoryStore:
             return digest
         if not self._owner:
             raise MediaError("only the process that made a shared-memory store can add pictures to it")
-        segment = self._create(digest, self._HEADER.size + pixels.nbytes)
-        self._HEADER.pack_into(segment.buf, 0, pixels.shape[0], pixels.shape[1])
-        segment.buf[self._HEADER.size : self._HEADER.size + pixels.nbytes] = np.ascontiguousarray(pixels).data.cast("B")
-        segment.close()  # readers map it themselves; the name stays until `unlink`
-        self._segments[digest] = segment
+        content = self._HEADER.pack(*pixels.shape[:2]) + pixels.tobytes()
+        self._segments[digest] = self._create(digest, content)
         return digest
 
     def get(self, digest: str) -> NDArray[np.uint8]:
@@ -123,29 +120,39 @@ class SharedMemoryStore:
     def _name(self, digest: str) -> str:
         return f"/{self._prefix}{digest[:16]}"  # macOS allows 31 characters
 
-    def _create(self, digest: str, size: int) -> SharedMemory:
+    def _create(self, digest: str, content: bytes) -> SharedMemory:
+        """A new segment, closed: readers map it themselves, and its name stays until `unlink`."""
         segment: SharedMemory | None = None
         try:
-            segment = SharedMemory(self._name(digest)[1:], create=True, size=size)
-            if hasattr(os, "posix_fallocate"):  # without it a full /dev/shm is a SIGBUS at the first write
-                descriptor = _posixshmem.shm_open(self._name(digest), os.O_RDWR, mode=0o600)
-                try:
-                    os.posix_fallocate(descriptor, 0, size)
-                finally:
-                    os.close(descriptor)
+            segment = SharedMemory(self._name(digest)[1:], create=True, size=len(content))
+            self._reserve(digest, len(content))
         except OSError as error:
             if segment is not None:
                 segment.close()
                 segment.unlink()
             raise MediaError(
-                f"shared memory: cannot add {size} bytes ({error.strerror}); enlarge /dev/shm or set `media.store=memory`"
+                f"shared memory: cannot add {len(content)} bytes ({error.strerror}); "
+                "enlarge /dev/shm or set `media.store=memory`"
             ) from error
+        memory = segment.buf
+        assert memory is not None  # only after `close`
+        memory[: len(content)] = content
+        segment.close()
         return segment
+
+    def _reserve(self, digest: str, size: int) -> None:
+        """Take the pages now: without it a full /dev/shm is a SIGBUS at the first write."""
+        if hasattr(os, "posix_fallocate"):
+            descriptor = _posixshmem.shm_open(self._name(digest), os.O_RDWR, mode=0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
 
 
 def make_store(name: str) -> MediaStore:
     """`memory` or `shared_memory` (`media.store`). Raises `ConfigError` for anything else."""
-    stores = {"memory": DictStore, "shared_memory": SharedMemoryStore}
+    stores: dict[str, type[DictStore] | type[SharedMemoryStore]] = {"memory": DictStore, "shared_memory": SharedMemoryStore}
     if name not in stores:
         raise ConfigError(f"media.store={name!r}: choose one of {', '.join(stores)}")
     return stores[name]()

@@ -35,8 +35,8 @@ _BREAK = "\ufdd0"
 class PromptEncoder:
     """Encodes prompts and decodes completions for one checkpoint.
 
-    `context`: the longest sequence (`backend.max_model_len`), of which `max_new_tokens` are kept for the completion. A row's own
-    system message wins over `cfg.system`. The last `cache_size` encoded prompts are remembered. Thread-safe.
+    `context`: the longest sequence (`backend.max_model_len`), of which `max_new_tokens` are kept for the completion. A row's
+    own system message wins over `cfg.system`. The last `cache_size` encoded prompts are remembered. Thread-safe.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class PromptEncoder:
         self._lock = Lock()
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """Raises `MediaError` (a picture, or too many), `PlaceholderMismatch` (template against pictures), `PromptTooLong` (after
-        expansion), `DataError` (the template refuses the messages); each names the prompt."""
+        """Raises `MediaError` (a picture, or too many), `PlaceholderMismatch` (template against pictures), `PromptTooLong`
+        (after expansion), `DataError` (the template refuses the messages); each names the prompt."""
         key = (prompt.id, prompt.root, prompt.messages)
         with self._lock:
             if (known := self._cache.get(key)) is not None:
@@ -83,7 +83,9 @@ class PromptEncoder:
     def encode_target(self, prompt: Prompt) -> NDArray[np.int32]:
         """int32 ids of the row's target and the stop id. Raises `DataError` for a row without a target."""
         if prompt.target is None:
-            raise DataError(f"prompt {prompt.id!r} has no `target`; the supervised warm-up (`trainer.warmup.max_steps`) needs one")
+            raise DataError(
+                f"prompt {prompt.id!r} has no `target`; the supervised warm-up (`trainer.warmup.max_steps`) needs one"
+            )
         ids = self._ids(self._literal(prompt.target, f"prompt {prompt.id!r}"))
         return np.array([*ids, self.spec.stop_ids[0]], dtype=np.int32)
 
@@ -98,9 +100,7 @@ class PromptEncoder:
     def render(self, prompt: Prompt) -> str:
         """The text before tokenization, one marker a picture; literal markers are cut by U+FDD0."""
         name = f"prompt {prompt.id!r}"
-        messages = [
-            {"role": message.role, "content": self._content(message.parts, name)} for message in self._messages(prompt)
-        ]
+        messages = [{"role": message.role, "content": self._content(message.parts, name)} for message in self._messages(prompt)]
         try:
             return self.template.render(messages)
         except DataError as error:

@@ -14,14 +14,12 @@ from omnirl.errors import PlaceholderMismatch
 from omnirl.types import CompactIds, ExpandedIds, ModelSpec
 
 
-def expand(
-    ids: CompactIds, counts: Sequence[int], spec: ModelSpec, *, name: str
-) -> tuple[ExpandedIds, NDArray[np.int32]]:
-    """`counts[i]` is the number of embeddings of picture i. Returns the ids and int32 `[n, 2]`: for each picture the index of its
-    first placeholder and its number of placeholders.
+def expand(ids: CompactIds, counts: Sequence[int], spec: ModelSpec, *, name: str) -> tuple[ExpandedIds, NDArray[np.int32]]:
+    """`counts[i]` is the number of embeddings of picture i. Returns the ids and int32 `[n, 2]`: for each picture the index of
+    its first placeholder and its number of placeholders.
 
-    Raises `TypeError` for anything but `CompactIds`, `PlaceholderMismatch` when placeholders and pictures differ in number, or the
-    ids hold `<img>` or `</img>` already.
+    Raises `TypeError` for anything but `CompactIds`, `PlaceholderMismatch` when placeholders and pictures differ in number, or
+    the ids hold `<img>` or `</img>` already.
     """
     if not isinstance(ids, CompactIds):
         raise TypeError(f"expand takes CompactIds, got {type(ids).__name__}; ids are expanded exactly once")

@@ -41,7 +41,9 @@ class ChatTemplate:
         cls, path: str | None, checkpoint: Path, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None = None
     ) -> "ChatTemplate":
         """The file `path` (`prompt.template`), or when None the checkpoint's `chat_template.jinja`, or the template inside its
-        `tokenizer_config.json`. Raises `ConfigError` (a path that does not exist is never taken for template text), `ModelError`."""
+        `tokenizer_config.json`. A path that does not exist is never taken for template text.
+
+        Raises `ConfigError`, `ModelError`."""
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise ConfigError(f"prompt.template_kwargs={kwargs!r}: expected a mapping such as {{enable_thinking: false}}")
         variables = {**tokenizer.special_tokens, **(kwargs or {})}
@@ -55,7 +57,7 @@ class ChatTemplate:
         raise ModelError(f"{file}: no such file; the checkpoint has no chat template, set `prompt.template` to a file")
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Text that ends with the header of the assistant's answer. Raises `DataError` when the template refuses the messages."""
+        """Text that ends with the header of the assistant's answer. Raises `DataError` when the template refuses `messages`."""
         try:
             return self._template.render(
                 {**self.variables, "messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
