@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from omnirl.errors import ConfigError, DataError, WeightMismatch
+from omnirl.errors import ConfigError, DataError, DeadlineExceeded, WeightMismatch
 
 
 class TwoArguments(DataError):
@@ -41,6 +41,9 @@ class Worker:
 
     def raise_named(self, kind):
         raise {"config": ConfigError("seed=x is wrong"), "weights": WeightMismatch("no tensor 'a.b'")}[kind]
+
+    def raise_deadline(self):
+        raise DeadlineExceeded("request r did not finish within 1 s")
 
     def raise_two_arguments(self):
         raise TwoArguments("rows.jsonl", 3)
@@ -80,7 +83,8 @@ class Worker:
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
 
     def mark_and_sleep(self, path):
-        Path(path).write_text(str(os.getpid()))
+        pids = [os.getpid(), self.grandchild()]
+        Path(path).write_text(f"{pids[0]} {pids[1]}\n")
         time.sleep(60)
 
     def close(self):

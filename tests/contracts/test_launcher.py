@@ -148,6 +148,12 @@ def test_a_passed_deadline_ends_the_group(launcher):
     group.close()
 
 
+def test_a_deadline_that_the_worker_itself_reports_is_an_error_like_others(single):
+    with pytest.raises(DeadlineExceeded, match="request r did not finish"):
+        single.call("raise_deadline", deadline=soon())
+    assert single.call("add", 1, deadline=soon()) == [11]
+
+
 def test_a_worker_that_exits_ends_the_group(launcher):
     group = launcher.start(FACTORY, {})
     with pytest.raises(WorkerError, match="exited with code 3"):
@@ -216,7 +222,8 @@ def test_the_other_ranks_of_a_failed_one_are_killed_when_they_hang(monkeypatch):
     assert all(gone(pid) for pid in group.pids)
 
 
-def test_a_frozen_worker_is_killed():
+def test_a_frozen_worker_is_killed(monkeypatch):
+    monkeypatch.setattr("omnirl.runtime.launchers.process._EXIT_S", 0.2)
     group = make_launcher("process").start(FACTORY, {})
     os.kill(group.pids[0], signal.SIGSTOP)
     with pytest.raises(DeadlineExceeded, match=r"on ranks \[0\]"):
@@ -266,7 +273,8 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], env=environment)
-    wait_until(lambda: mark.exists() and mark.read_text())
+    wait_until(lambda: mark.exists() and mark.read_text().endswith("\n"))
     parent.kill()
     parent.wait()
-    wait_until(lambda: gone(int(mark.read_text())))
+    for pid in mark.read_text().split():
+        wait_until(lambda pid=pid: gone(int(pid)))

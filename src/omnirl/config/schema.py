@@ -281,7 +281,7 @@ class Config:
     disabled_reason: str | None = None  #: why a recipe in the suite `disabled` is there
     description: str = MISSING  #: one line about the recipe
     seed: int = 0  #: seed of the run
-    cache_dir: str = "${oc.env:OMNIRL_CACHE,~/.cache/omnirl}"  #: folder for models and datasets that omnirl builds
+    cache_dir: str = "${oc.env:OMNIRL_CACHE,'~/.cache/omnirl'}"  #: folder for models and datasets that omnirl builds
     model: ModelConfig = field(default_factory=ModelConfig)  #: the model
     backend: BackendConfig = field(default_factory=BackendConfig)  #: the generation engine
     env: EnvConfig = field(default_factory=EnvConfig)  #: the environment

@@ -31,13 +31,9 @@ class InprocGroup:
         """See `WorkerGroup.call`."""
         if self._ended:
             raise WorkerError(f"{self._label}.{method} was called, but the group {self._ended}")
-        try:
-            deadline.check(f"{self._label}.{method}")
-            results = [self._run(rank, method, args, kwargs) for rank in range(self.size)]
-            deadline.check(f"{self._label}.{method}")
-        except DeadlineExceeded as error:
-            self._ended = f"has ended: {error}"
-            raise
+        self._check(deadline, method)
+        results = [self._run(rank, method, args, kwargs) for rank in range(self.size)]
+        self._check(deadline, method)
         return results
 
     def close(self) -> None:
@@ -47,6 +43,13 @@ class InprocGroup:
         self._ended = "was closed"
         for target in self._targets:
             release(target)
+
+    def _check(self, deadline: Deadline, method: str) -> None:
+        try:
+            deadline.check(f"{self._label}.{method}")
+        except DeadlineExceeded as error:
+            self._ended = f"has ended: {error}"
+            raise
 
     def _run(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         what = f"{self._label}.{method} on worker {rank} of {self.size}"

@@ -72,12 +72,13 @@ def _leave_to_parent(signum: int, frame: FrameType | None) -> None:
 
 
 def _die_with_parent(descriptor: int, leaving: threading.Event) -> None:
-    """A long call would not notice that the parent was killed, so a thread waits for the hang-up."""
+    """A long call would not notice that the parent was killed, so a thread waits for the hang-up. The worker leads a session
+    of its own: what it started ends with it."""
     poll = select.poll()
     poll.register(descriptor, 0)
     poll.poll()
     if not leaving.is_set():
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

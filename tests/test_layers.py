@@ -1,0 +1,34 @@
+"""The layers of CONTRIBUTING.md, and that the controller needs no torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+PROJECT = Path(__file__).parents[1]
+
+# Packages whose every module the controller may import.
+LIGHT_PACKAGES = ["types", "config", "media", "track", "prompt", "data", "envs", "rollout", "runtime"]
+HEAVY = {"torch", "transformers", "vllm", "megatron", "ray"}
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module("omnirl." + sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+print(*sys.modules)
+"""
+
+
+def test_import_contracts(monkeypatch, capsys):
+    monkeypatch.chdir(PROJECT)
+    assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", LIGHT_PACKAGES)
+def test_the_controller_needs_no_torch(package):
+    run = subprocess.run([sys.executable, "-c", IMPORT_ALL, package], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert HEAVY.isdisjoint(run.stdout.split())
