@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from omnirl.algo.batch import PolicyBatch, build_batch
@@ -218,24 +219,27 @@ class Controller:
             samples = tuple(dataclasses.replace(s, old_logprobs=o) for s, o in zip(samples, old, strict=True))
         if self._cfg.algo.kl_coef:
             reference = self._parts.trainers.call("reference_logprobs", batch, deadline=self._deadline())[0]
-            samples = tuple(
-                dataclasses.replace(s, reference_logprobs=r) for s, r in zip(samples, reference, strict=True)
-            )
+            samples = tuple(dataclasses.replace(s, reference_logprobs=r) for s, r in zip(samples, reference, strict=True))
         return dataclasses.replace(batch, samples=samples)
 
     def evaluate(self, samples: int) -> dict[str, float]:
-        """Greedy answers on the first `samples` held-out prompts: mean reward, its 95 % half-width, mean length."""
+        """Greedy answers on the first `samples` held-out prompts: mean reward (also by the rows' `kind`), its 95 %
+        half-width, mean length."""
         prompts = self._parts.eval[:samples]
         deadline = self._deadline()
         turns = self._parts.runner.generate(prompts, 1, step=-1, deadline=deadline, greedy=True)
-        rewards = [t.reward.total for g in self._parts.runner.score(prompts, turns) for t in g.trajectories]
-        mean = math.fsum(rewards) / len(rewards)
-        variance = math.fsum((r - mean) ** 2 for r in rewards) / max(1, len(rewards) - 1)
+        groups = self._parts.runner.score(prompts, turns)
+        rewards = [float(group.rewards[0]) for group in groups]
+        by_kind: dict[str, list[float]] = {}
+        for prompt, reward in zip(prompts, rewards, strict=True):
+            if "kind" in prompt.meta:
+                by_kind.setdefault(f"eval/accuracy_{prompt.meta['kind']}", []).append(reward)
         return {
-            "eval/accuracy": mean,
-            "eval/accuracy_ci95": 1.96 * math.sqrt(variance / len(rewards)),
+            "eval/accuracy": fmean(rewards),
+            "eval/accuracy_ci95": 1.96 * (stdev(rewards) if len(rewards) > 1 else 0.0) / math.sqrt(len(rewards)),
             "eval/samples": float(len(rewards)),
-            "eval/length_mean": math.fsum(len(t.completion.ids) for g in turns for t in g) / len(rewards),
+            "eval/length_mean": fmean(len(turn.completion.ids) for group in turns for turn in group),
+            **{name: fmean(values) for name, values in by_kind.items()},
         }
 
     # -- shared ---------------------------------------------------------------------------------------------------------

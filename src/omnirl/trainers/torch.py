@@ -163,9 +163,7 @@ class TorchTrainer:
         features = policy.encode([self._store.get(digest) for digest in batch.digests])
         embeds = policy.embed(batch.ids, [Placement(row, start, features[i]) for row, start, i in batch.placements])
         hidden = policy.hidden(embeds)[batch.rows, batch.columns]
-        flat = token_logprobs(
-            policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids
-        )
+        flat = token_logprobs(policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
         return batch.unflatten(flat)
 
     def weights(self) -> Iterator[WeightBucket]:
