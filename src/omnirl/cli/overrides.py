@@ -1,6 +1,6 @@
 """What commands that take a recipe share: the arguments, and running a task with the composed configuration.
 
-Example (a whole command file, registered in `main` with `context_settings=PASS_THROUGH`):
+Example (a whole command, registered in `main` with `context_settings=PASS_THROUGH`):
     def train(overrides: Overrides = None, dry_run: DryRun = False) -> None:
         run_task("omnirl.runtime.train:train", overrides, "train", dry_run)
 """
@@ -8,7 +8,7 @@ Example (a whole command file, registered in `main` with `context_settings=PASS_
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Context settings of a command whose other flags are Hydra's."""
 
-HYDRA_FLAGS = """Flags of the configuration: -m runs every combination of a,b values; --cfg job [--resolve] prints the
-configuration; --info prints where it comes from; --config-dir DIR adds a folder of group options."""
+HYDRA_FLAGS = """Recipe, group options and keys. Flags between them: -m runs every combination of a,b values; --cfg job
+[--resolve] prints the configuration; --info prints where it comes from; --config-dir DIR adds a folder of group options."""
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="recipe=NAME [GROUP=OPTION] [KEY=VALUE]...", help=HYDRA_FLAGS, autocompletion=complete, show_default=False),
+    typer.Argument(metavar="recipe=NAME [KEY=VALUE]...", help=HYDRA_FLAGS, autocompletion=complete, show_default=False),
 ]
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Compose, check and print the plan; start nothing.")]
 
 
 def run_task(
-    task: str, overrides: Sequence[str] | None, command: str, dry_run: bool = False, *, training: bool = True, flags: Sequence[str] = ()
-) -> None:
+    task: str,
+    overrides: Sequence[str] | None,
+    command: str,
+    dry_run: bool = False,
+    *,
+    training: bool = True,
+    flags: Sequence[str] = (),
+) -> NoReturn:
     """Run `package.module:function` as `omnirl.config.compose.run` does; it is imported only when the run starts."""
     from omnirl.config.compose import run
 

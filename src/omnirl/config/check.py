@@ -13,10 +13,10 @@ from math import inf, isfinite
 from operator import attrgetter
 from typing import Any
 
-from .keys import did_you_mean
-from .layout import layout, train_batch
-from .rules import SUITES
-from .schema import Config, ParallelismConfig
+from omnirl.config.keys import did_you_mean
+from omnirl.config.layout import layout, train_batch
+from omnirl.config.rules import SUITES
+from omnirl.config.schema import Config, ParallelismConfig
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "suite": SUITES,
@@ -155,7 +155,8 @@ def unavailable(cfg: Config) -> list[Problem]:
     text = "is {!r}, which this version cannot start yet"
     found = [Problem(key, text.format(v)) for key, values in UNAVAILABLE.items() if (v := attrgetter(key)(cfg)) in values]
     if cfg.rollout.max_staleness > 0:
-        found.append(Problem("rollout.max_staleness", f"is {cfg.rollout.max_staleness}, but this version only runs synchronous GRPO: 0"))
+        stale = f"is {cfg.rollout.max_staleness}, but this version only runs synchronous GRPO, which is 0"
+        found.append(Problem("rollout.max_staleness", stale))
     return found
 
 
@@ -181,19 +182,21 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     tiny, synthetic, media = cfg.model.tiny, cfg.dataset.synthetic, cfg.media
     context, new = cfg.backend.max_model_len, cfg.rollout.max_new_tokens
     if new >= context:
-        yield Problem("rollout.max_new_tokens", f"is {new}, which leaves no room for a prompt in backend.max_model_len={context}")
+        yield Problem("rollout.max_new_tokens", f"is {new}, no room for a prompt in backend.max_model_len={context}")
     if cfg.env.rewards.exact + cfg.env.rewards.format == 0:
         yield Problem("env.rewards", "are all 0: at least one weight must be positive")
     if synthetic.min_radius > synthetic.max_radius:
-        yield Problem("dataset.synthetic.min_radius", f"is {synthetic.min_radius:g}, more than max_radius={synthetic.max_radius:g}")
+        yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
     if media.min_patches and media.max_patches and media.min_patches > media.max_patches:
         yield Problem("media.min_patches", f"is {media.min_patches}, more than max_patches={media.max_patches}")
     if cfg.model.path is not None:
         return
     if not re.fullmatch(r"[M*E-]+", tiny.pattern):
-        yield Problem("model.tiny.pattern", f"is {tiny.pattern!r}, must be letters of M (Mamba-2), * (attention), - (MLP), E (experts)")
+        yield Problem(
+            "model.tiny.pattern", f"is {tiny.pattern!r}, must be made of M (Mamba-2), * (attention), - (MLP), E (experts)"
+        )
     if context > tiny.max_position:
-        yield Problem("backend.max_model_len", f"is {context}, more than the model's context model.tiny.max_position={tiny.max_position}")
+        yield Problem("backend.max_model_len", f"is {context}, more than model.tiny.max_position={tiny.max_position}")
     for size, heads in (("hidden_size", "num_heads"), ("vision_hidden_size", "vision_heads")):
         if getattr(tiny, size) % getattr(tiny, heads):
             yield Problem(f"model.tiny.{size}", f"is {getattr(tiny, size)}, must divide by {heads}={getattr(tiny, heads)}")
@@ -225,7 +228,7 @@ def _parallel(cfg: Config) -> Iterator[Problem]:
             yield Problem("parallelism", f"has {names} = {size}, which does not divide the trainer's {lay.world} ranks")
     engine_gpus = (c.nodes if lay.colocated else c.engine_nodes) * c.gpus_per_node
     if engine_gpus % lay.replica_ranks:
-        yield Problem("backend.parallelism", f"needs {lay.replica_ranks} ranks a replica, which does not divide {engine_gpus} GPUs")
+        yield Problem("backend.parallelism", f"needs {lay.replica_ranks} ranks a replica: not a divisor of {engine_gpus} GPUs")
 
 
 def _sides(cfg: Config) -> Iterator[Problem]:
@@ -249,10 +252,12 @@ def _batches(cfg: Config) -> Iterator[Problem]:
     if samples % batch:
         yield Problem(
             "algo.train_batch_size",
-            f"is {batch}, must divide group_size × prompts_per_step = {cfg.algo.group_size} × {cfg.algo.prompts_per_step} = {samples}",
+            f"is {batch}, must divide the step's {samples} samples (algo.group_size × algo.prompts_per_step)",
         )
     dp = layout(cfg).dp if cfg.cluster.engine_nodes < cfg.cluster.nodes else 1
     if dp and batch % dp:
         yield Problem("algo.train_batch_size", f"is {batch}, must divide by the {dp} data-parallel ranks")
     if cfg.rollout.temperature == 0:
-        yield Problem("rollout.temperature", "is 0, must be more than 0 for training: greedy completions of a group are all equal")
+        yield Problem(
+            "rollout.temperature", "is 0, must be more than 0 for training: a group of greedy completions is all equal"
+        )

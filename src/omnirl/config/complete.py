@@ -7,9 +7,9 @@ Example:
     values("trainer.name", "m")  ->  [("megatron", "")]
 """
 
-from .check import CHOICES
-from .keys import known_keys, leaf_keys
-from .paths import groups, options
+from omnirl.config.check import CHOICES
+from omnirl.config.keys import known_keys, leaf_keys
+from omnirl.config.paths import groups, options
 
 Candidates = list[tuple[str, str]]
 

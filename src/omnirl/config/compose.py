@@ -23,16 +23,15 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from omnirl.config import overrides as command_line
+from omnirl.config import rules, schema
+from omnirl.config.check import Problem, problems, unavailable
+from omnirl.config.explain import explain
+from omnirl.config.hardware import gpu_problem, gpus_present
+from omnirl.config.paths import locate, recipe_files, shown
+from omnirl.config.recipe import Recipe, leaves, load, plain, read
+from omnirl.config.sweep import run_children
 from omnirl.errors import ConfigError, HardwareError
-
-from . import overrides as command_line
-from . import rules, schema
-from .check import Problem, problems, unavailable
-from .explain import explain
-from .hardware import gpu_problem, gpus_present
-from .paths import locate, recipe_files, shown
-from .recipe import Recipe, load, read
-from .sweep import run_children
 
 Task = Callable[[schema.Config, Path], int]
 """What a command does with the configuration and the run's folder, which does not exist yet; gives the exit code."""
@@ -58,7 +57,7 @@ class Job:
     @property
     def missing(self) -> list[str]:
         """Keys whose value is still `???`."""
-        return sorted(OmegaConf.missing_keys(self.cfg))
+        return [key for key, value in leaves(plain(self.cfg)) if value == "???"]
 
     def config(self, allow_missing: bool = False) -> schema.Config:
         """The configuration as dataclasses, `~` expanded in paths. With `allow_missing`, a
@@ -98,7 +97,8 @@ class Job:
 
     def _report(self, verdict: str, found: Sequence[Problem]) -> str:
         lines = [f"{self._origin(p.key)}{p.key} {p.text}".strip() for p in found]
-        return f"{shown(self.recipe.file)}: recipe '{self.recipe.name}' {verdict}:\n" + "\n".join(f"  - {line}" for line in lines)
+        title = f"{shown(self.recipe.file)}: recipe '{self.recipe.name}' {verdict}:"
+        return "\n  - ".join([title, *lines])
 
     def _origin(self, key: str) -> str:
         """`command line, ARGUMENT: ` when an argument sets the key, else nothing."""
@@ -129,7 +129,7 @@ def run(
     for job in composed:
         job.check(training)
     if dry_run:
-        from .plan import make_plan, print_plan
+        from omnirl.config.plan import make_plan, print_plan
 
         for job in composed:
             cfg = job.config(allow_missing=True)

@@ -9,12 +9,11 @@ import re
 
 from omegaconf.errors import OmegaConfBaseException
 
+from omnirl.config.keys import is_known
+from omnirl.config.paths import locate, shown
+from omnirl.config.recipe import Recipe
+from omnirl.config.rules import unknown_key
 from omnirl.errors import ConfigError
-
-from .keys import is_known
-from .paths import locate, shown
-from .recipe import Recipe
-from .rules import unknown_key
 
 
 def explain(error: Exception, recipe: Recipe | None = None) -> ConfigError:

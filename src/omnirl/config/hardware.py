@@ -9,7 +9,7 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-from .schema import Config
+from omnirl.config.schema import Config
 
 
 def gpus_present(devices: Path = Path("/dev")) -> int:

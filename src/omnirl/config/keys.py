@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from . import schema
+from omnirl.config import schema
 
 
 @dataclass(frozen=True, slots=True)

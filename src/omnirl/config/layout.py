@@ -9,7 +9,7 @@ Example:
 from dataclasses import dataclass
 from math import lcm
 
-from .schema import Config, ParallelismConfig
+from omnirl.config.schema import Config, ParallelismConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .layout import layout, train_batch
-from .schema import Config, ModelShapeConfig, ParallelismConfig, TinyModelConfig
+from omnirl.config.layout import layout, train_batch
+from omnirl.config.schema import Config, ModelShapeConfig, ParallelismConfig, TinyModelConfig
 
 BYTES = {"float32": 4, "bfloat16": 2}
 

@@ -19,11 +19,10 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from omnirl.config.keys import did_you_mean, is_known
+from omnirl.config.paths import groups, options, recipe_files
+from omnirl.config.rules import unknown_key, unknown_option
 from omnirl.errors import ConfigError
-
-from .keys import did_you_mean, is_known
-from .paths import groups, options, recipe_files
-from .rules import unknown_key, unknown_option
 
 HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 """The keys of Hydra's own configuration that omnirl reads."""
@@ -127,7 +126,7 @@ def _check_one(o: Override, conf: Sequence[Path], multirun: bool) -> None:
         if key != "recipe" and option not in options(key, conf):
             raise ConfigError(where + unknown_option(key, option, conf))
     elif not is_known(key):
-        raise ConfigError(where + unknown_key(key, known))
+        raise ConfigError(where + unknown_key(key, known if "." not in key else ()))
 
 
 def option_name(o: Override) -> str:

@@ -8,18 +8,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .check import unavailable
-from .hardware import gpu_problem, gpus_present
-from .layout import layout, train_batch
-from .memory import Memory, memory
-from .schema import Config
+from omnirl.config.check import unavailable
+from omnirl.config.hardware import gpu_problem, gpus_present
+from omnirl.config.layout import layout, train_batch
+from omnirl.config.memory import Memory, memory
+from omnirl.config.schema import Config, ParallelismConfig
 
 GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`rows` of (name, text); `memory` per GPU (or process on the CPU), None when the model's size is unknown; `notes` on starting."""
+    """`rows` of (name, text); `memory` a GPU, or a process on the CPU, None when the model's size is unknown.
+
+    `notes` say what stands between the configuration and a start on this machine.
+    """
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -51,8 +54,8 @@ def make_plan(cfg: Config, missing: Sequence[str] = ()) -> Plan:
     return Plan(cfg.recipe_name, tuple(rows), memory(cfg), tuple(notes))
 
 
-def _sizes(p: object) -> str:
-    return ", ".join(f"{name} {getattr(p, name)}" for name in ("tp", "pp", "cp", "ep", "etp")) + (", sp" if getattr(p, "sp", False) else "")
+def _sizes(p: ParallelismConfig) -> str:
+    return f"tp {p.tp}{' with sp' * p.sp}, pp {p.pp}, cp {p.cp}, ep {p.ep}, etp {p.etp}"
 
 
 def memory_rows(found: Memory, gpu_gb: float | None) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ Example:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from omnirl.config.keys import did_you_mean
+from omnirl.config.paths import recipe_files, shown
 from omnirl.errors import ConfigError
-
-from .keys import did_you_mean
-from .paths import recipe_files, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,15 @@ def load(name: str) -> Recipe:
 def read(file: Path) -> Recipe:
     """The recipe in `file`."""
     try:
-        body = OmegaConf.load(file)
+        return parse(file.read_text(encoding="utf-8"), file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{shown(file)}: cannot be read: {error}") from error
+
+
+def parse(text: str, file: Path) -> Recipe:
+    """The recipe with this text; `file` gives the name."""
+    try:
+        body = OmegaConf.load(StringIO(text))
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{shown(file)}: is not valid YAML: {error}") from error
     if not isinstance(body, DictConfig):

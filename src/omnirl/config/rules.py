@@ -10,9 +10,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from .keys import did_you_mean, is_known, known_keys, leaf_keys
-from .paths import groups, locate, options, shown
-from .recipe import Recipe, leaves, plain, read
+from omnirl.config.keys import did_you_mean, is_known, known_keys, leaf_keys
+from omnirl.config.paths import groups, locate, options, shown
+from omnirl.config.recipe import Recipe, leaves, plain, read
 
 SUITES = ("smoke", "engines", "nightly", "release", "performance", "disabled")
 
