@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=complete_n
 
 @app.command("list")
 def list_recipes() -> None:
-    """Every recipe: name, suite, file and what it does."""
+    """List recipes: name, suite, file, purpose."""
     from omnirl.config.paths import shown
     from omnirl.config.recipes import summaries
 
@@ -33,7 +33,10 @@ def list_recipes() -> None:
 
 @app.command()
 def show(name: Name) -> None:
-    """The whole configuration of a recipe, with everything that it inherits."""
+    """Print the whole configuration of a recipe.
+
+    With everything that it inherits; interpolations as they are written.
+    """
     from omnirl.config.paths import shown
     from omnirl.config.recipe import load
     from omnirl.config.recipes import composed_yaml
@@ -46,7 +49,10 @@ def show(name: Name) -> None:
 def lint(
     names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...", autocompletion=complete_name)] = None,
 ) -> None:
-    """Check recipes, all of them by default; exits with 2 when one breaks a rule."""
+    """Check recipes against the rules.
+
+    All of them when none is named; exits with 2 when one breaks a rule.
+    """
     from omnirl.config.paths import recipe_files, shown
     from omnirl.config.recipe import load
     from omnirl.config.recipes import lint as problems
@@ -75,7 +81,10 @@ def minimize(
         bool, typer.Option("--check", help="Write nothing; print the short text and exit with 2 if it differs.")
     ] = False,
 ) -> None:
-    """Remove from a recipe what equals the value that it inherits; comments stay."""
+    """Remove what a recipe would inherit anyway.
+
+    Rewrites the file; its other lines and comments stay.
+    """
     from omnirl.config.paths import shown
     from omnirl.config.recipe import load
     from omnirl.config.recipes import minimized, replace_text
@@ -101,7 +110,7 @@ def new(
     ] = None,
     exemplar: Annotated[str | None, typer.Option("--exemplar", metavar="NAME", help="Start from an exemplar.")] = None,
 ) -> None:
-    """Write a new recipe file to `./recipes`, which omnirl reads."""
+    """Write a new recipe file to ./recipes."""
     from omnirl.config.recipes import new as write
 
     file: Path = write(name, source, exemplar)

@@ -67,7 +67,7 @@ class Range:
 POSITIVE, NOT_NEGATIVE, COUNT, SHARE = Range(0, above=True), Range(0), Range(1), Range(0, 1)
 
 RANGES: dict[str, Range] = {
-    "seed": NOT_NEGATIVE,
+    **dict.fromkeys(("seed", "model.tiny.seed", "dataset.synthetic.seed"), NOT_NEGATIVE),
     **{f"model.tiny.{k}": COUNT for k in ("hidden_size", "num_heads", "ffn_size", "chunk_size", "num_experts")},
     **{f"model.tiny.{k}": COUNT for k in ("experts_per_token", "vision_hidden_size", "vision_layers", "vision_heads")},
     **{f"model.tiny.{k}": COUNT for k in ("max_image_size", "max_position")},

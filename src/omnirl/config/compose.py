@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import hydra
@@ -154,6 +155,8 @@ def compose_config(recipe: str, overrides: Sequence[str] = (), *, training: bool
 def compose_jobs(args: command_line.Arguments) -> list[Job]:
     """Every job of the command line, composed and checked by name; values are not judged yet."""
     with _hydra() as loader:
+        if args.multirun:
+            _store_all()
         split = command_line.jobs(args, loader)
     composed = [_compose_job(n, overrides, args) for n, overrides in enumerate(split)]
     if args.multirun:
@@ -208,15 +211,24 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str] = (), conf: Sequence
 
 @contextmanager
 def _hydra() -> Iterator[ConfigLoader]:
-    """Hydra initialised over the shipped `conf/`, the schema and every readable recipe."""
+    """Hydra initialised over the shipped `conf/` and the schema."""
+    _store_schema()
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(locate("conf"))):
+        yield GlobalHydra.instance().config_loader()
+
+
+@cache
+def _store_schema() -> None:
     # OmegaConf drops a `???` that would replace a value, so the paths that an option may leave open start as `???`.
     root = schema.Config(model=schema.ModelConfig(path=MISSING), dataset=schema.DatasetConfig(path=MISSING))
     ConfigStore.instance().store(name="schema", node=root)
+
+
+def _store_all() -> None:
+    """Offer every readable recipe, for `recipe=glob(*)`; a broken one fails when it is asked for by name."""
     for file in recipe_files().values():
-        with suppress(ConfigError):  # a broken file fails when its recipe is asked for
+        with suppress(ConfigError):
             _store(read(file))
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(locate("conf"))):
-        yield GlobalHydra.instance().config_loader()
 
 
 def _store(recipe: Recipe) -> None:

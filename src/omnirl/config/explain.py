@@ -18,9 +18,9 @@ from omnirl.errors import ConfigError
 
 def explain(error: Exception, recipe: Recipe | None = None) -> ConfigError:
     """The same error in omnirl's words; `recipe` is the one that was being composed."""
-    cause = error
-    while not isinstance(cause, OmegaConfBaseException) and isinstance(cause.__cause__, Exception):
-        cause = cause.__cause__
+    cause: BaseException = error
+    while not isinstance(cause, OmegaConfBaseException) and (below := cause.__cause__ or cause.__context__):
+        cause = below
     key = getattr(cause, "full_key", None)
     reason = str(cause).strip().splitlines()[0]
     if key:

@@ -69,14 +69,19 @@ def is_known(name: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name in `known` closest to `name`, or None; a right last part in the wrong section counts as close."""
+    """The name in `known` closest to `name`: as a whole, in its section, then by its last part; else None."""
     known = list(known)
-    if close := get_close_matches(name, known, n=1, cutoff=0.75):
+    if prefixed := [key for key in known if key.startswith(name) and len(name) > 2]:
+        return prefixed[0]
+    if close := get_close_matches(name, known, n=1, cutoff=0.85):
         return close[0]
+    section, _, leaf = name.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in known if section and key.rpartition(".")[0] == section}
+    if close := get_close_matches(leaf, siblings, n=1, cutoff=0.7):
+        return siblings[close[0]]
     leaves: dict[str, str] = {}
     for key in sorted(known, key=len):
-        leaves.setdefault(key.rsplit(".", 1)[-1], key)
-    leaf = name.rsplit(".", 1)[-1]
+        leaves.setdefault(key.rpartition(".")[2], key)
     close = get_close_matches(leaf, leaves, n=1, cutoff=0.75)
     return leaves[close[0]] if close else None
 

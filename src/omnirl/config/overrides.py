@@ -5,6 +5,7 @@ Example:
     jobs(Arguments(...), loader)  ->  [["recipe=a"], ["recipe=b"]]
 """
 
+import re
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class _Parser(ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Sort flags from overrides, in any order; `ConfigError` for an unknown flag or flags that exclude each other."""
+    """Sort flags from overrides, in any order; a value's `~/` becomes the home folder, which Hydra's grammar lacks.
+
+    `ConfigError` for an unknown flag and for flags that exclude each other.
+    """
     parser = _Parser(prog="omnirl", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
@@ -65,7 +69,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     if found.config_dir and not found.config_dir.is_dir():
         raise ConfigError(f"--config-dir {found.config_dir}: there is no such folder.")
     conf = (found.config_dir.absolute(),) if found.config_dir else ()
-    return Arguments(found.overrides, found.multirun, found.cfg, found.resolve, found.package, found.info, conf)
+    overrides = [re.sub(r"(?<==)~(?=/|$)", str(Path.home()), argument, count=1) for argument in found.overrides]
+    return Arguments(overrides, found.multirun, found.cfg, found.resolve, found.package, found.info, conf)
 
 
 def _info_last(argv: Sequence[str]) -> list[str]:
@@ -106,11 +111,17 @@ def check(job: Sequence[str], conf: Sequence[Path], multirun: bool) -> dict[str,
 
 
 def _parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
-    try:
-        return OverridesParser.create(config_loader=loader).parse_overrides(list(arguments))
-    except HydraException as error:
-        lines = [line for line in str(error).splitlines() if line.strip() and "hydra.cc" not in line]
-        raise ConfigError("\n".join(lines)) from error
+    parser, found = OverridesParser.create(config_loader=loader), []
+    for argument in arguments:
+        try:
+            found += parser.parse_overrides([argument])
+        except HydraException as error:
+            reason = next(line for line in str(error).splitlines() if "Error parsing override" not in line)
+            if reason.startswith("LexerNoViableAlt"):
+                reason = "a character of the value is not in Hydra's grammar"
+            quote = f"quote such a value twice: \"{argument.partition('=')[0]}='VALUE'\""
+            raise ConfigError(f"command line, {argument}: {reason}; {quote}.") from error
+    return found
 
 
 def _check_one(o: Override, conf: Sequence[Path], multirun: bool) -> None:

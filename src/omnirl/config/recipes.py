@@ -7,6 +7,7 @@ Example:
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,7 +168,8 @@ def replace_text(file: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(file)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise ConfigError(f"{shown(file)}: cannot be written: {error.strerror}") from error
 
 
