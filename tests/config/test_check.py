@@ -95,6 +95,11 @@ def test_staleness_is_refused():
     assert problem.key == "rollout.max_staleness"
 
 
+def test_one_process_cannot_hold_many_ranks():
+    values = config(trainer__device="cuda", cluster__gpus_per_node=2)
+    assert [p.key for p in unavailable(values)] == ["cluster.launcher"]
+
+
 sizes = st.sampled_from([1, 2, 3, 4, 8])
 
 

@@ -37,6 +37,7 @@ def test_wrong_flags(here, argv, text):
         ("model=tiny_omny", "group 'model' has no option 'tiny_omny'. Did you mean 'tiny_omni'? Options: nemotron_omni_30b"),
         ("exemplar=grpo", "group 'exemplar' has no option 'grpo'"),
         ("model@x=tiny_omni", "package of a group cannot be changed"),
+        ("recipe_name=x", "choose one with recipe=NAME"),
         ("~trainer", "cannot be removed"),
         ("hydra.run.dri=x", "unknown key 'hydra.run.dri'. Did you mean 'hydra.run.dir'?"),
         ("hydra.job.chdri=x", "Did you mean 'hydra.job.chdir'?"),

@@ -152,11 +152,14 @@ def problems(cfg: Config, training: bool = True) -> list[Problem]:
 
 def unavailable(cfg: Config) -> list[Problem]:
     """What this version cannot start."""
-    text = "is {!r}, which this version cannot start yet"
-    found = [Problem(key, text.format(v)) for key, values in UNAVAILABLE.items() if (v := attrgetter(key)(cfg)) in values]
+    values = ((key, attrgetter(key)(cfg)) for key in UNAVAILABLE)
+    found = [Problem(key, f"is {v!r}, which this version cannot start yet") for key, v in values if v in UNAVAILABLE[key]]
     if cfg.rollout.max_staleness > 0:
-        stale = f"is {cfg.rollout.max_staleness}, but this version only runs synchronous GRPO, which is 0"
-        found.append(Problem("rollout.max_staleness", stale))
+        text = f"is {cfg.rollout.max_staleness}, but this version only runs synchronous GRPO, which is 0"
+        found.append(Problem("rollout.max_staleness", text))
+    lay = layout(cfg)
+    if cfg.cluster.launcher == "inproc" and (ranks := max(lay.world, lay.replicas * lay.replica_ranks)) > 1:
+        found.append(Problem("cluster.launcher", f"is 'inproc', which is one process, but the layout has {ranks} ranks"))
     return found
 
 

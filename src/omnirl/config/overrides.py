@@ -130,6 +130,8 @@ def _check_one(o: Override, conf: Sequence[Path], multirun: bool) -> None:
         raise ConfigError(f"{where}a key cannot be removed; `{key}=null` clears one that may be empty.")
     if key.split(".")[0].split("/")[0] == "hydra":
         _check_hydra(key, where, multirun)
+    elif key == "recipe_name":
+        raise ConfigError(f"{where}it is the name of the recipe's file; choose one with recipe=NAME.")
     elif o.package is not None:
         raise ConfigError(f"{where}the package of a group cannot be changed; write {key}=OPTION.")
     elif key in (known := [*groups(conf), "recipe"]) and not isinstance(o.value(), dict):

@@ -21,12 +21,14 @@ GB = 1e9
 class Plan:
     """`rows` of (name, text); `memory` a GPU, or a process on the CPU, None when the model's size is unknown.
 
-    `notes` say what stands between the configuration and a start on this machine.
+    `gpu_gb` is the memory of a GPU in GB, None on the CPU. `notes` say what stands between the configuration and a
+    start on this machine.
     """
 
     title: str
     rows: tuple[tuple[str, str], ...]
     memory: Memory | None
+    gpu_gb: float | None
     notes: tuple[str, ...]
 
 
@@ -51,7 +53,8 @@ def make_plan(cfg: Config, missing: Sequence[str] = ()) -> Plan:
     notes += [f"{problem.key} {problem.text}" for problem in unavailable(cfg)]
     if text := gpu_problem(cfg, gpus_present()):
         notes.append(text)
-    return Plan(cfg.recipe_name, tuple(rows), memory(cfg), tuple(notes))
+    gpu_gb = cfg.cluster.gpu_memory_gb if cfg.cluster.gpus_per_node else None
+    return Plan(cfg.recipe_name, tuple(rows), memory(cfg), gpu_gb, tuple(notes))
 
 
 def _sizes(p: ParallelismConfig) -> str:
@@ -73,12 +76,12 @@ def _size(count: float) -> str:
     return f"{count / GB:.1f} GB" if count >= GB else f"{count / 1e6:.1f} MB"
 
 
-def print_plan(plan: Plan, gpu_gb: float | None) -> None:
+def print_plan(plan: Plan) -> None:
     """A table on a terminal, plain lines elsewhere."""
-    unit = "process" if gpu_gb is None else "GPU"
+    unit = "process" if plan.gpu_gb is None else "GPU"
     sections: list[tuple[str, list[tuple[str, str]]]] = [(f"Plan of {plan.title}", list(plan.rows))]
     if plan.memory:
-        sections.append((f"Memory a {unit}, first estimate", memory_rows(plan.memory, gpu_gb)))
+        sections.append((f"Memory a {unit}, first estimate", memory_rows(plan.memory, plan.gpu_gb)))
     else:
         sections.append((f"Memory a {unit}", [("unknown", "set model.shape to estimate it")]))
     if plan.notes:
