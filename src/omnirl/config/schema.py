@@ -38,6 +38,7 @@ class ModelShapeConfig:
     num_layers: int | None = None  #: layers of the language model
     attention_layers: int | None = None  #: of which attention (they hold a KV cache)
     mamba_layers: int = 0  #: of which Mamba-2 (they hold a state)
+    mamba_state_size: int = 0  #: numbers in the state of one Mamba-2 layer for one sequence (recurrence and convolution)
     hidden_size: int | None = None  #: width of the language model
     kv_heads: int | None = None  #: key-value heads
     head_dim: int | None = None  #: width of a head
@@ -119,7 +120,7 @@ class RewardConfig:
 class EnvConfig:
     """The environment that answers and scores completions."""
 
-    name: str = "single_turn"  #: single_turn: one completion, scored by `env.rewards`
+    name: str = "single_turn"  #: single_turn: one completion, scored by `env.rewards`; nemo_gym: NeMo-Gym servers
     rewards: RewardConfig = field(default_factory=RewardConfig)  #: weights of the reward parts
     word_numbers: bool = False  #: accept "three" for 3
 
@@ -255,9 +256,9 @@ class CheckpointConfig:
 class ClusterConfig:
     """Machines of the run."""
 
-    name: str = "local"  #: local: one machine, world size from the layout; slurm: nodes × gpus_per_node
+    name: str = "local"  #: local: one machine; slurm: an allocation of `nodes`
     nodes: int = 1  #: machines
-    gpus_per_node: int = 0  #: GPUs of a machine; 0 runs on the CPU
+    gpus_per_node: int = 0  #: GPUs of a machine, all of them used; 0 runs on the CPU, with as many ranks as the layout needs
     engine_nodes: int = 0  #: machines for engines; 0 shares the trainer's
     gpu_memory_gb: float = 80.0  #: memory of one GPU, in GB, for the `--dry-run` estimate
     launcher: str = "inproc"  #: inproc, process or ray

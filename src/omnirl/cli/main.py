@@ -1,0 +1,33 @@
+"""The `omnirl` command: one small file a command beside this one, registered here in one line each.
+
+Nothing heavy is imported at the top: `omnirl --help` must be quick. An `OmnirlError` that a command raises becomes one
+message on stderr and the error's exit code, here and nowhere else.
+"""
+
+import sys
+
+import typer
+
+from omnirl.cli import recipes
+from omnirl.cli.overrides import PASS_THROUGH
+from omnirl.cli.train import train
+from omnirl.errors import OmnirlError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Reinforcement-learning post-training of vision-language models.",
+)
+app.command(context_settings=PASS_THROUGH)(train)
+app.add_typer(recipes.app, name="recipes")
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met."""
+    try:
+        app(prog_name="omnirl")
+    except OmnirlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,266 @@
+"""Values that the types of the schema allow but a run cannot use, found before anything is built.
+
+`problems` judges a configuration for any machine; `unavailable` lists what this version cannot start yet.
+
+Example:
+    problems(cfg with algo.group_size=1)  ->  [Problem("algo.group_size", "is 1, must be at least 2 ...")]
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, isfinite
+from operator import attrgetter
+from typing import Any
+
+from omnirl.config.keys import did_you_mean
+from omnirl.config.layout import layout, train_batch
+from omnirl.config.rules import SUITES
+from omnirl.config.schema import Config, ParallelismConfig
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "suite": SUITES,
+    "model.family": ("nemotron_omni",),
+    "model.dtype": ("float32", "bfloat16"),
+    "backend.name": ("hf", "vllm", "megatron"),
+    "env.name": ("single_turn", "nemo_gym"),
+    "dataset.name": ("jsonl",),
+    "dataset.synthetic.shapes": ("circle", "square", "triangle"),
+    "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
+    "media.store": ("memory", "shared_memory"),
+    "algo.baseline": ("leave_one_out", "mean"),
+    "algo.reduction": ("token", "sequence"),
+    "trainer.name": ("torch", "megatron"),
+    "trainer.device": ("cpu", "cuda"),
+    "trainer.lr_schedule": ("constant", "linear", "cosine"),
+    "cluster.name": ("local", "slurm"),
+    "cluster.launcher": ("inproc", "process", "ray"),
+}
+"""Keys with a fixed set of values; for a list, the allowed items."""
+
+UNAVAILABLE: dict[str, tuple[Any, ...]] = {
+    "backend.name": ("vllm", "megatron"),
+    "trainer.name": ("megatron",),
+    "env.name": ("nemo_gym",),
+    "cluster.name": ("slurm",),
+    "cluster.launcher": ("process", "ray"),
+}
+"""Values that compose, lint and dry-run, but that this version cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers from `low` to `high`; `above` leaves `low` itself out."""
+
+    low: float
+    high: float = inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return isfinite(value) and (value > self.low if self.above else value >= self.low) and value <= self.high
+
+    def __str__(self) -> str:
+        low = f"more than {self.low:g}" if self.above else f"at least {self.low:g}"
+        return low if self.high == inf else f"{low} and at most {self.high:g}"
+
+
+POSITIVE, NOT_NEGATIVE, COUNT, SHARE = Range(0, above=True), Range(0), Range(1), Range(0, 1)
+
+RANGES: dict[str, Range] = {
+    **dict.fromkeys(("seed", "model.tiny.seed", "dataset.synthetic.seed"), NOT_NEGATIVE),
+    **{f"model.tiny.{k}": COUNT for k in ("hidden_size", "num_heads", "ffn_size", "chunk_size", "num_experts")},
+    **{f"model.tiny.{k}": COUNT for k in ("experts_per_token", "vision_hidden_size", "vision_layers", "vision_heads")},
+    **{f"model.tiny.{k}": COUNT for k in ("max_image_size", "max_position")},
+    **{f"{p}.{k}": COUNT for p in ("parallelism", "backend.parallelism") for k in ("tp", "pp", "cp", "ep", "etp")},
+    "backend.max_model_len": Range(2),
+    "backend.hf.max_batch": COUNT,
+    "backend.hf.threads": NOT_NEGATIVE,
+    "backend.vllm.gpu_memory_utilization": Range(0, 1, above=True),
+    "backend.vllm.max_num_batched_tokens": COUNT,
+    "backend.vllm.max_num_seqs": COUNT,
+    "backend.vllm.kv_cache_memory_mb": COUNT,
+    "backend.megatron.buffer_size_gb": POSITIVE,
+    "backend.megatron.block_size": COUNT,
+    "env.rewards.exact": NOT_NEGATIVE,
+    "env.rewards.format": NOT_NEGATIVE,
+    "dataset.synthetic.size": COUNT,
+    "dataset.synthetic.num_train": COUNT,
+    "dataset.synthetic.num_eval": COUNT,
+    "dataset.synthetic.max_objects": COUNT,
+    "dataset.synthetic.num_colors": Range(1, 8),
+    "dataset.synthetic.min_radius": POSITIVE,
+    "dataset.synthetic.max_radius": POSITIVE,
+    "media.max_pixels": COUNT,
+    "media.max_per_prompt": COUNT,
+    "algo.group_size": Range(2),
+    "algo.prompts_per_step": COUNT,
+    "algo.clip_min": SHARE,
+    "algo.clip_max": NOT_NEGATIVE,
+    "algo.kl_coef": NOT_NEGATIVE,
+    "trainer.max_steps": NOT_NEGATIVE,
+    "trainer.lr": POSITIVE,
+    "trainer.lr_warmup_steps": NOT_NEGATIVE,
+    "trainer.lr_min_ratio": SHARE,
+    "trainer.weight_decay": NOT_NEGATIVE,
+    "trainer.beta1": SHARE,
+    "trainer.beta2": SHARE,
+    "trainer.grad_clip": POSITIVE,
+    "trainer.micro_batch": NOT_NEGATIVE,
+    "trainer.threads": NOT_NEGATIVE,
+    "trainer.warmup.max_steps": NOT_NEGATIVE,
+    "trainer.warmup.batch_size": COUNT,
+    "trainer.warmup.lr": POSITIVE,
+    "trainer.warmup.lr_warmup_steps": NOT_NEGATIVE,
+    "trainer.warmup.stop_accuracy": SHARE,
+    "trainer.warmup.eval_every": COUNT,
+    "trainer.warmup.eval_from": NOT_NEGATIVE,
+    "trainer.warmup.eval_samples": COUNT,
+    "rollout.temperature": NOT_NEGATIVE,
+    "rollout.max_new_tokens": COUNT,
+    "rollout.max_staleness": NOT_NEGATIVE,
+    "rollout.timeout_s": POSITIVE,
+    "eval.every": NOT_NEGATIVE,
+    "eval.samples": COUNT,
+    "eval.final_samples": COUNT,
+    "checkpoint.every": NOT_NEGATIVE,
+    "checkpoint.keep": COUNT,
+    "cluster.nodes": COUNT,
+    "cluster.gpus_per_node": NOT_NEGATIVE,
+    "cluster.engine_nodes": NOT_NEGATIVE,
+    "cluster.gpu_memory_gb": POSITIVE,
+    "logger.samples_every": NOT_NEGATIVE,
+    # null takes a value from elsewhere
+    "algo.train_batch_size": COUNT,
+    "media.min_patches": COUNT,
+    "media.max_patches": COUNT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with the value of `key`; `text` reads as a sentence after the key."""
+
+    key: str
+    text: str
+
+
+def problems(cfg: Config, training: bool = True) -> list[Problem]:
+    """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
+    found = [*_choices(cfg), *_ranges(cfg)]
+    return found or [*_sizes(cfg), *_parallel(cfg), *(_batches(cfg) if training else ())]
+
+
+def unavailable(cfg: Config) -> list[Problem]:
+    """What this version cannot start."""
+    values = ((key, attrgetter(key)(cfg)) for key in UNAVAILABLE)
+    found = [Problem(key, f"is {v!r}, which this version cannot start yet") for key, v in values if v in UNAVAILABLE[key]]
+    if cfg.rollout.max_staleness > 0:
+        text = f"is {cfg.rollout.max_staleness}, but this version only runs synchronous GRPO, which is 0"
+        found.append(Problem("rollout.max_staleness", text))
+    lay = layout(cfg)
+    if cfg.cluster.launcher == "inproc" and (ranks := max(lay.world, lay.replicas * lay.replica_ranks)) > 1:
+        found.append(Problem("cluster.launcher", f"is 'inproc', which is one process, but the layout has {ranks} ranks"))
+    return found
+
+
+def _choices(cfg: Config) -> Iterator[Problem]:
+    for key, allowed in CHOICES.items():
+        value = attrgetter(key)(cfg)
+        if value == []:
+            yield Problem(key, f"is empty, must have at least one of {', '.join(allowed)}")
+        for item in value if isinstance(value, list) else [value]:
+            if item not in allowed:
+                yield Problem(key, f"is {item!r}, must be one of {', '.join(allowed)}.{did_you_mean(str(item), allowed)}")
+
+
+def _ranges(cfg: Config) -> Iterator[Problem]:
+    for key, allowed in RANGES.items():
+        value = attrgetter(key)(cfg)
+        if value is not None and value not in allowed:
+            why = ": a group's advantages compare its completions" if key == "algo.group_size" else ""
+            yield Problem(key, f"is {value}, must be {allowed}{why}")
+
+
+def _sizes(cfg: Config) -> Iterator[Problem]:
+    tiny, synthetic, media = cfg.model.tiny, cfg.dataset.synthetic, cfg.media
+    context, new = cfg.backend.max_model_len, cfg.rollout.max_new_tokens
+    if new >= context:
+        yield Problem("rollout.max_new_tokens", f"is {new}, no room for a prompt in backend.max_model_len={context}")
+    if cfg.env.rewards.exact + cfg.env.rewards.format == 0:
+        yield Problem("env.rewards", "are all 0: at least one weight must be positive")
+    if synthetic.min_radius > synthetic.max_radius:
+        yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
+    if media.min_patches and media.max_patches and media.min_patches > media.max_patches:
+        yield Problem("media.min_patches", f"is {media.min_patches}, more than max_patches={media.max_patches}")
+    if cfg.model.path is not None:
+        return
+    if not re.fullmatch(r"[M*E-]+", tiny.pattern):
+        yield Problem(
+            "model.tiny.pattern", f"is {tiny.pattern!r}, must be made of M (Mamba-2), * (attention), - (MLP), E (experts)"
+        )
+    if context > tiny.max_position:
+        yield Problem("backend.max_model_len", f"is {context}, more than model.tiny.max_position={tiny.max_position}")
+    for size, heads in (("hidden_size", "num_heads"), ("vision_hidden_size", "vision_heads")):
+        if getattr(tiny, size) % getattr(tiny, heads):
+            yield Problem(f"model.tiny.{size}", f"is {getattr(tiny, size)}, must divide by {heads}={getattr(tiny, heads)}")
+    if tiny.experts_per_token > tiny.num_experts:
+        yield Problem("model.tiny.experts_per_token", f"is {tiny.experts_per_token}, more than num_experts={tiny.num_experts}")
+
+
+def has_experts(cfg: Config) -> bool:
+    """Whether the model has routed experts, as far as the configuration says."""
+    if cfg.model.path is None:
+        return "E" in cfg.model.tiny.pattern
+    return cfg.model.shape.total_params is None or cfg.model.shape.expert_params > 0
+
+
+def _parallel(cfg: Config) -> Iterator[Problem]:
+    c = cfg.cluster
+    yield from _sides(cfg)
+    if c.name == "local" and c.nodes != 1:
+        yield Problem("cluster.nodes", f"is {c.nodes}, but cluster.name=local is one machine")
+    if c.engine_nodes >= c.nodes:
+        yield Problem("cluster.engine_nodes", f"is {c.engine_nodes} of {c.nodes} nodes, which leaves none for the trainer")
+        return
+    if (cfg.trainer.device == "cuda") != (c.gpus_per_node > 0):
+        remedy = "set cluster.gpus_per_node" if c.gpus_per_node == 0 else "set trainer.device=cuda"
+        yield Problem("trainer.device", f"is {cfg.trainer.device}, but cluster.gpus_per_node is {c.gpus_per_node}: {remedy}")
+    lay, p = layout(cfg), cfg.parallelism
+    for names, size in (("tp·pp·cp", p.tp * p.pp * p.cp), ("ep·etp·pp", p.ep * p.etp * p.pp)):
+        if lay.world % size:
+            yield Problem("parallelism", f"has {names} = {size}, which does not divide the trainer's {lay.world} ranks")
+    engine_gpus = (c.nodes if lay.colocated else c.engine_nodes) * c.gpus_per_node
+    if engine_gpus % lay.replica_ranks:
+        yield Problem("backend.parallelism", f"needs {lay.replica_ranks} ranks a replica: not a divisor of {engine_gpus} GPUs")
+
+
+def _sides(cfg: Config) -> Iterator[Problem]:
+    """The layout of each side by itself, and whether its program can split a model at all."""
+    for prefix, p, name, single in (
+        ("parallelism", cfg.parallelism, "trainer.name=torch", cfg.trainer.name == "torch"),
+        ("backend.parallelism", cfg.backend.parallelism, "backend.name=hf", cfg.backend.name == "hf"),
+    ):
+        if p.sp and p.tp == 1:
+            yield Problem(f"{prefix}.sp", f"needs {prefix}.tp of more than 1")
+        if p.ep > 1 and not has_experts(cfg):
+            yield Problem(f"{prefix}.ep", f"is {p.ep}, but the model has no routed experts")
+        elif p.ep > 1 and cfg.model.path is None and cfg.model.tiny.num_experts % p.ep:
+            yield Problem(f"{prefix}.ep", f"is {p.ep}, must divide model.tiny.num_experts={cfg.model.tiny.num_experts}")
+        if single and p != ParallelismConfig():
+            yield Problem(prefix, f"splits the model, but {name} does not: use parallelism=single or another program")
+
+
+def _batches(cfg: Config) -> Iterator[Problem]:
+    samples, batch = cfg.algo.group_size * cfg.algo.prompts_per_step, train_batch(cfg)
+    if samples % batch:
+        yield Problem(
+            "algo.train_batch_size",
+            f"is {batch}, must divide the step's {samples} samples (algo.group_size × algo.prompts_per_step)",
+        )
+    dp = layout(cfg).dp if cfg.cluster.engine_nodes < cfg.cluster.nodes else 1
+    if dp and batch % dp:
+        yield Problem("algo.train_batch_size", f"is {batch}, must divide by the {dp} data-parallel ranks")
+    if cfg.rollout.temperature == 0:
+        yield Problem(
+            "rollout.temperature", "is 0, must be more than 0 for training: a group of greedy completions is all equal"
+        )
