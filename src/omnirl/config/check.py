@@ -72,6 +72,7 @@ RANGES: dict[str, Range] = {
     **{f"model.tiny.{k}": COUNT for k in ("experts_per_token", "vision_hidden_size", "vision_layers", "vision_heads")},
     **{f"model.tiny.{k}": COUNT for k in ("max_image_size", "max_position")},
     **{f"{p}.{k}": COUNT for p in ("parallelism", "backend.parallelism") for k in ("tp", "pp", "cp", "ep", "etp")},
+    "model.tiny.init_scale": POSITIVE,
     "backend.max_model_len": Range(2),
     "backend.hf.max_batch": COUNT,
     "backend.hf.threads": NOT_NEGATIVE,
