@@ -26,10 +26,11 @@ from .run_folder import RunFolder
 from .session import engine_group, make_encoder, model_spec, trainer_group
 
 
-def train(cfg: Config, run_dir: Path) -> int:
-    """Train, or continue the run that `checkpoint.resume` names. Returns the process's exit code."""
+def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
+    """Train, or continue the run that `checkpoint.resume` names. `console`: where progress is shown (default: stdout). Returns
+    the process's exit code."""
     run_dir, resume = _resolve_resume(cfg, run_dir)
-    console = Console()
+    console = console or Console()
     dataset = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
     train_rows = load_prompts(dataset / cfg.dataset.train)
     eval_rows = load_prompts(dataset / cfg.dataset.eval)
