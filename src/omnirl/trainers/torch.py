@@ -227,3 +227,16 @@ def _freeze(policy: OmniPolicy, prefixes: Sequence[str]) -> None:
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """safetensors refuses views that share memory (stacked experts)."""
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def export_checkpoint(base: Path, dtype: str, saved: Path, folder: Path) -> None:
+    """Weights that `TorchTrainer.save` wrote to `saved` → a Hugging Face directory; on the CPU, without an optimizer.
+
+    `base`: the checkpoint that the training started from. Raises `CheckpointError`, `ModelError`.
+    """
+    policy = load_policy(base, dtype, "cpu")
+    try:
+        load_checkpoint_weights(policy.model, load_file(saved / WEIGHTS), whole=True)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"{saved / WEIGHTS}: these weights cannot be loaded ({error}).") from error
+    policy.export(folder)
