@@ -9,7 +9,11 @@ import sys
 import typer
 
 from omnirl.cli import recipes
+from omnirl.cli.data import data_app
+from omnirl.cli.export import export
+from omnirl.cli.generate import generate
 from omnirl.cli.overrides import PASS_THROUGH
+from omnirl.cli.smoke import smoke
 from omnirl.cli.train import train
 from omnirl.errors import OmnirlError
 
@@ -21,6 +25,10 @@ app = typer.Typer(
     help="Reinforcement-learning post-training of vision-language models.",
 )
 app.command(context_settings=PASS_THROUGH)(train)
+app.command(context_settings=PASS_THROUGH)(generate)
+app.command(context_settings=PASS_THROUGH)(smoke)
+app.command()(export)
+app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")
 
 

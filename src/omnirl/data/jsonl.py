@@ -21,8 +21,9 @@ _ROLES = ("system", "user", "assistant")
 _FIELDS = frozenset({"id", "messages", "answer", "target", "images"})
 
 
-def load_prompts(file: Path, limit: int | None = None) -> list[Prompt]:
-    """All rows of `file`, or the first `limit`. Media paths are relative to the file's folder and not opened here.
+def load_prompts(file: Path, limit: int | None = None, *, answers: bool = True) -> list[Prompt]:
+    """All rows of `file`, or the first `limit`. Media paths are relative to the file's folder and not opened here. Without
+    `answers`, a row may lack its `answer`, which is then empty.
 
     Raises `DataError` or `PlaceholderMismatch` naming file, line and field.
     """
@@ -31,7 +32,7 @@ def load_prompts(file: Path, limit: int | None = None) -> list[Prompt]:
     for number, line in _lines(file):
         if limit is not None and len(prompts) >= limit:
             break
-        prompt = _prompt(_row(line, f"{file}, line {number}"), f"{file}, line {number}", str(file.parent))
+        prompt = _prompt(_row(line, f"{file}, line {number}"), f"{file}, line {number}", str(file.parent), answers)
         if prompt.id in lines:
             raise DataError(
                 f"{file}, line {number}: `id` {prompt.id!r} is already used in line {lines[prompt.id]}; ids are unique"
@@ -76,10 +77,10 @@ def _row(line: str, where: str) -> dict[str, Any]:
     return row
 
 
-def _prompt(row: dict[str, Any], where: str, root: str) -> Prompt:
+def _prompt(row: dict[str, Any], where: str, root: str, answers: bool) -> Prompt:
     identity = _scalar(row, "id", where)
     where = f"{where} (id {identity!r})"
-    answer = _scalar(row, "answer", where)
+    answer = _scalar(row, "answer", where) if answers or row.get("answer") is not None else ""
     target = row.get("target")
     if target is not None and not (isinstance(target, str) and target.strip()):
         raise DataError(f"{where}: `target` must be non-empty text, or be left out")

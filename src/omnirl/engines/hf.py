@@ -18,11 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
-from omnirl.errors import EngineError
+from omnirl.errors import EngineError, MediaError
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement
+from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement, place
 from omnirl.models.nemotron_omni.weights import checkpoint_views, load_checkpoint_weights
 from omnirl.types import (
     Completion,
@@ -45,11 +46,14 @@ class _Sequence:
     """A request and what was generated for it so far."""
 
     request: GenerationRequest
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    #: (id, log-prob, version), appended as one: readers hold no lock. Nothing follows once the sequence is finished.
+    tokens: list[tuple[int, float, int]] = field(default_factory=list)
     stop_reason: StopReason | None = None
     error: EngineError | None = None
+
+    @property
+    def name(self) -> str:
+        return f"request '{self.request.request_id}'"
 
     @property
     def finished(self) -> bool:
@@ -57,13 +61,16 @@ class _Sequence:
 
     def append(self, token: int, logprob: float, version: int) -> None:
         sampling = self.request.sampling
-        self.ids.append(token)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
+        self.tokens.append((token, logprob, version))
         if token in sampling.stop_ids:
             self.stop_reason = StopReason.STOP
-        elif len(self.ids) >= sampling.max_new_tokens:
+        elif len(self.tokens) >= sampling.max_new_tokens:
             self.stop_reason = StopReason.LENGTH
+
+    def fail(self, cause: BaseException, what: str = "") -> None:
+        error = EngineError(f"{self.name}: {what}{cause}")
+        error.__cause__ = cause
+        self.error = error
 
 
 class HfHandle:
@@ -75,44 +82,40 @@ class HfHandle:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Deltas as they are made; ends with the one that carries the stop reason."""
-        seen = 0
+        sequence, seen = self._sequence, 0
         while True:
-            sequence = self._sequence
             if not sequence.finished:
                 await asyncio.to_thread(self._engine.step)
             if sequence.error is not None:
                 raise sequence.error
-            if len(sequence.ids) > seen or sequence.finished:
-                end = len(sequence.ids)
-                yield Delta(
-                    np.array(sequence.ids[seen:end], dtype=np.int32),
-                    np.array(sequence.logprobs[seen:end], dtype=np.float32),
-                    sequence.versions[-1] if sequence.versions else self._engine.version,
-                    sequence.stop_reason,
-                )
-                seen = end
-            if sequence.finished:
+            reason = sequence.stop_reason  # before the tokens: once it is set there are no more
+            tokens = sequence.tokens[seen:]
+            if tokens or reason is not None:
+                ids, logprobs, versions = _columns(tokens)
+                yield Delta(ids, logprobs, versions[-1] if versions else self._engine.version, reason)
+                seen += len(tokens)
+            if reason is not None:
                 return
 
     def result(self, deadline: Deadline) -> Completion:
         sequence = self._sequence
         while not sequence.finished:
-            deadline.check(f"request '{sequence.request.request_id}'")
+            deadline.check(sequence.name)
             self._engine.step()
         if sequence.error is not None:
             raise sequence.error
         assert sequence.stop_reason is not None
-        return Completion(
-            sequence.request.request_id,
-            np.array(sequence.ids, dtype=np.int32),
-            np.array(sequence.logprobs, dtype=np.float32),
-            sequence.stop_reason,
-            spans(sequence.versions),
-        )
+        ids, logprobs, versions = _columns(sequence.tokens)
+        return Completion(sequence.request.request_id, ids, logprobs, sequence.stop_reason, spans(versions))
 
     def abort(self) -> None:
-        if not self._sequence.finished:
-            self._sequence.stop_reason = StopReason.ABORT
+        self._engine.abort(self._sequence)
+
+
+def _columns(tokens: list[tuple[int, float, int]]) -> tuple[NDArray[np.int32], NDArray[np.float32], list[int]]:
+    """Ids, log-probs, versions."""
+    ids, logprobs, versions = zip(*tokens, strict=True) if tokens else ((), (), ())
+    return np.array(ids, dtype=np.int32), np.array(logprobs, dtype=np.float32), list(versions)
 
 
 class _Batch:
@@ -125,13 +128,12 @@ class _Batch:
         length = max(len(p.ids) for p in prompts)
         ids = torch.full((len(prompts), length), policy.spec.pad_id, dtype=torch.int64)
         mask = torch.zeros(len(prompts), length, dtype=torch.int64)
-        placements = []
+        placements: list[Placement] = []
         for row, prompt in enumerate(prompts):
             offset = length - len(prompt.ids)
             ids[row, offset:] = torch.from_numpy(prompt.ids.array.astype(np.int64))
             mask[row, offset:] = 1
-            for ref, (start, _) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
-                placements.append(Placement(row, offset + start, features[ref.digest]))
+            placements += place(prompt, row, offset, features)
         device = policy.device
         self.cache = policy.new_cache()
         embeds = policy.embed(ids.to(device), placements)
@@ -141,6 +143,10 @@ class _Batch:
         self.mask = mask.to(device)[rows]
         self.logits = policy.logits(hidden)[rows]
         self._set_sampling()
+
+    @property
+    def running(self) -> bool:
+        return any(not sequence.finished for sequence in self.sequences)
 
     def _set_sampling(self) -> None:
         """Per-row sampling tensors for the current sequences."""
@@ -160,7 +166,7 @@ class _Batch:
         if not self.sequences:
             return False
         logp = log_distribution(self.logits, self.temperature, self.banned)
-        positions = np.array([len(s.ids) for s in self.sequences], dtype=np.uint64)
+        positions = np.array([len(s.tokens) for s in self.sequences], dtype=np.uint64)
         tokens = draw(logp, self.greedy, uniform(self.seeds, positions))
         chosen = logp.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         for sequence, token, logprob in zip(self.sequences, tokens.tolist(), chosen.tolist(), strict=True):
@@ -203,24 +209,21 @@ class HfEngine:
         self._pending: list[_Sequence] = []
         self._running: list[_Sequence] = []
         self._batch: _Batch | None = None
-        self._live_ids: set[str] = set()
+        self._live: dict[str, _Sequence] = {}
+        self._closed = False
         self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
 
     def submit(self, request: GenerationRequest) -> HfHandle:
-        needed = len(request.prompt.ids) + request.sampling.max_new_tokens
-        if needed > self._context:
-            raise EngineError(
-                f"request '{request.request_id}': prompt {len(request.prompt.ids)} + max_new_tokens "
-                f"{request.sampling.max_new_tokens} = {needed} exceeds the context {self._context} (backend.max_model_len)."
-            )
-        if request.sampling.max_new_tokens < 1:
-            raise EngineError(f"request '{request.request_id}': max_new_tokens must be at least 1.")
-        if request.request_id in self._live_ids:
-            raise EngineError(f"request '{request.request_id}': this id is already in use.")
         sequence = _Sequence(request)
+        _check(sequence, self._context, self._policy.spec.vocab_size)
         with self._lock:
-            self._live_ids.add(request.request_id)
+            if self._closed:
+                raise EngineError(f"{sequence.name}: the engine is closed.")
+            known = self._live.get(request.request_id)
+            if known is not None and not known.finished:
+                raise EngineError(f"{sequence.name}: this id is already in use.")
+            self._live[request.request_id] = sequence
             self._pending.append(sequence)
         return HfHandle(self, sequence)
 
@@ -233,40 +236,47 @@ class HfEngine:
                     self._batch = self._next_batch()
                 if self._batch is not None and not self._batch.advance(self.version):
                     self._batch = None
-            except Exception as error:
+            except BaseException as error:  # the seam: whatever the model raises ends its requests, and only them
                 self._fail(error)
-            self._live_ids = {s.request.request_id for s in self._unfinished()}
+                if not isinstance(error, Exception):
+                    raise
+            self._live = {name: sequence for name, sequence in self._live.items() if not sequence.finished}
 
-    def _unfinished(self) -> list[_Sequence]:
-        running = self._batch.sequences if self._batch else []
-        return [s for s in (*running, *self._pending) if not s.finished]
+    def abort(self, sequence: _Sequence) -> None:
+        """End a request with what it has; its row leaves the batch at the next step."""
+        with self._lock:
+            if not sequence.finished:
+                sequence.stop_reason = StopReason.ABORT
 
     def _next_batch(self) -> _Batch | None:
-        self._pending = [s for s in self._pending if not s.finished]
-        sequences, self._pending = self._pending[: self._max_batch], self._pending[self._max_batch :]
-        if not sequences:
-            return None
-        self._running = sequences
-        self._encode({ref.digest for s in sequences for ref in s.request.prompt.media})
-        return _Batch(self._policy, sequences, self._features)
+        waiting = [s for s in self._pending if not s.finished]
+        self._running, self._pending = waiting[: self._max_batch], waiting[self._max_batch :]
+        self._encode(self._running)
+        sequences = [s for s in self._running if not s.finished]
+        return _Batch(self._policy, sequences, self._features) if sequences else None
 
-    def _encode(self, digests: set[str]) -> None:
-        """Make the vision features of `digests` present; the newest 4 × max_batch pictures are kept for the weight version."""
-        missing = sorted(digests - self._features.keys())
-        for digest, features in zip(missing, self._policy.encode([self._store.get(d) for d in missing]), strict=True):
-            self._features[digest] = features
-        for digest in digests:
+    def _encode(self, sequences: list[_Sequence]) -> None:
+        """Make the vision features of `sequences` present; the newest 4 × max_batch pictures are kept for the weight version.
+        A request whose picture is not in the store fails alone."""
+        pictures: dict[str, NDArray[np.uint8]] = {}
+        for sequence in sequences:
+            missing = [r.digest for r in sequence.request.prompt.media if r.digest not in self._features]
+            try:
+                pictures |= {digest: self._store.get(digest) for digest in missing if digest not in pictures}
+            except MediaError as error:
+                sequence.fail(error)
+        self._features |= zip(pictures, self._policy.encode(list(pictures.values())), strict=True)
+        needed = {r.digest for s in sequences if not s.finished for r in s.request.prompt.media}
+        for digest in sorted(needed):
             self._features.move_to_end(digest)
-        while len(self._features) > max(4 * self._max_batch, len(digests)):
+        while len(self._features) > max(4 * self._max_batch, len(needed)):
             self._features.popitem(last=False)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """A failed step ends every request of its batch with the cause; the engine stays usable."""
         for sequence in self._running:
             if not sequence.finished:
-                failure = EngineError(f"request '{sequence.request.request_id}': the hf engine failed: {error}")
-                failure.__cause__ = error
-                sequence.error = failure
+                sequence.fail(error, "the hf engine failed: ")
         self._batch = None
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
@@ -274,8 +284,9 @@ class HfEngine:
 
     def update_weights(self, bucket: WeightBucket) -> None:
         with self._lock:
-            if self._batch is not None:
+            if self._batch is not None and self._batch.running:
                 raise EngineError("the hf engine cannot take new weights while requests are running.")
+            self._batch = None  # aborted rows may be left in it
             load_checkpoint_weights(self._policy.model, bucket.tensors)
 
     def finish_update(self, version: int) -> None:
@@ -285,10 +296,34 @@ class HfEngine:
 
     def close(self) -> None:
         with self._lock:
-            for sequence in self._unfinished():
-                sequence.stop_reason = StopReason.ABORT
-            self._pending, self._batch = [], None
+            for sequence in self._live.values():
+                if not sequence.finished:
+                    sequence.stop_reason = StopReason.ABORT
+            self._closed = True
+            self._pending, self._running, self._batch = [], [], None
             self._features.clear()
+
+
+def _check(sequence: _Sequence, context: int, vocab_size: int) -> None:
+    """Refuse a request that would fail later, and the others of its batch with it."""
+    prompt, sampling = sequence.request.prompt.ids.array, sequence.request.sampling
+    needed = len(prompt) + sampling.max_new_tokens
+    if needed > context:
+        raise EngineError(
+            f"{sequence.name}: prompt {len(prompt)} + max_new_tokens {sampling.max_new_tokens} = {needed} exceeds the context "
+            f"{context} (backend.max_model_len)."
+        )
+    if sampling.max_new_tokens < 1:
+        raise EngineError(f"{sequence.name}: max_new_tokens must be at least 1.")
+    if not 0 <= sampling.temperature < float("inf"):
+        raise EngineError(f"{sequence.name}: temperature {sampling.temperature:g} must be 0 (greedy) or a positive number.")
+    ids = np.concatenate([prompt, sampling.banned_ids]).astype(np.int64)
+    if not len(prompt) or ids.min() < 0 or ids.max() >= vocab_size:
+        raise EngineError(
+            f"{sequence.name}: the prompt is empty, or one of its ids or banned ids is not in 0..{vocab_size - 1}."
+        )
+    if len(set(sampling.banned_ids)) == vocab_size:
+        raise EngineError(f"{sequence.name}: every id is banned.")
 
 
 def _unique_prompts(sequences: list[_Sequence]) -> tuple[list[EncodedPrompt], list[int]]:

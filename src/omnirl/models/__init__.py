@@ -28,9 +28,9 @@ def family_of(path: Path) -> str:
         raise ModelError(
             f"{config}: no such file. `model.path` must be a checkpoint directory in Hugging Face layout."
         ) from None
-    except (json.JSONDecodeError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise ModelError(f"{config}: not a readable model configuration ({error!r}).") from error
-    if model_type not in FAMILIES:
+    if str(model_type) not in FAMILIES:
         raise ModelError(f"{config}: model_type '{model_type}' is not supported; supported: {', '.join(sorted(FAMILIES))}.")
     return FAMILIES[model_type]
 

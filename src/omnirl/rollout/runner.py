@@ -5,7 +5,8 @@ seed, whatever the batch.
 
 Example:
     runner = RolloutRunner(engines, encoder, env, spec, cfg.rollout, seed=0)
-    groups = runner.run(prompts, group_size=8, step=3, deadline=Deadline.after(600))
+    turns = runner.generate(prompts, group_size=8, step=3, deadline=Deadline.after(600))
+    groups = runner.score(prompts, turns)
 """
 
 import hashlib

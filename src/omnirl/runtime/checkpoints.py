@@ -64,6 +64,13 @@ class CheckpointStore:
         steps = self.steps()
         return open_checkpoint(self._path(steps[-1])) if steps else None
 
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of `step`. Raises `CheckpointError` when it is damaged, or not there: then naming those that are."""
+        if step not in self.steps():
+            there = ", ".join(map(str, self.steps())) or "none"
+            raise CheckpointError(f"{self.folder} has no checkpoint of step {step}; there are: {there}")
+        return open_checkpoint(self._path(step))
+
     @contextmanager
     def writing(self, step: int) -> Iterator[Path]:
         """Yields an empty folder; it becomes the checkpoint of `step` when the block ends well, and vanishes when it does not.

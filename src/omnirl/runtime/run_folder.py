@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from omnirl.config.schema import Config
-from omnirl.errors import ConfigError
+from omnirl.errors import CheckpointError, ConfigError
 
 _PACKAGES = (
     *(
@@ -72,6 +74,16 @@ class RunFolder:
                 f"hydra.run.dir={path} cannot be written: {error}; choose another folder, or make room there"
             ) from error
         return run
+
+    def load_config(self) -> Config:
+        """The configuration that the run was started with. Raises `CheckpointError` when the file is missing or damaged."""
+        try:
+            found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(self.config)))
+        except (OSError, YAMLError, OmegaConfBaseException) as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{self.config} is missing, damaged, or of another version of omnirl: {reason}") from error
+        assert isinstance(found, Config)
+        return found
 
     @property
     def config(self) -> Path:

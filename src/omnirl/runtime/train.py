@@ -4,9 +4,7 @@ Example:
     exit_code = train(cfg, Path("runs/tiny_omni_count/20260101-120000"))
 """
 
-import dataclasses
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -15,25 +13,24 @@ from omnirl.config.schema import Config
 from omnirl.data import ensure_dataset, load_prompts
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError
-from omnirl.media import GridRule, MediaLoader, make_store
-from omnirl.models import read_spec
-from omnirl.prompt import PromptEncoder, Tokenizer
+from omnirl.media import make_store
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
-from omnirl.types import MediaStore, ModelSpec, Tracker, WorkerGroup
+from omnirl.types import Tracker
 
 from .checkpoints import CheckpointStore
 from .controller import Controller, Parts
-from .launchers import make_launcher
 from .models import ensure_model
 from .run_folder import RunFolder
+from .session import engine_group, make_encoder, model_spec, trainer_group
 
 
-def train(cfg: Config, run_dir: Path) -> int:
-    """Train, or continue the run that `checkpoint.resume` names. Returns the process's exit code."""
+def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
+    """Train, or continue the run that `checkpoint.resume` names. `console`: where progress is shown (default: stdout). Returns
+    the process's exit code."""
     run_dir, resume = _resolve_resume(cfg, run_dir)
-    console = Console()
+    console = console or Console()
     dataset = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
     train_rows = load_prompts(dataset / cfg.dataset.train)
     eval_rows = load_prompts(dataset / cfg.dataset.eval)
@@ -87,70 +84,6 @@ def _resolve_resume(cfg: Config, run_dir: Path) -> tuple[Path, bool]:
     if cfg.checkpoint.resume == "auto":
         return run_dir, bool(CheckpointStore(run_dir / "checkpoints").steps())
     return Path(cfg.checkpoint.resume), True
-
-
-def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
-    """The checkpoint's spec with the `media` overrides."""
-    spec = read_spec(checkpoint)
-    return dataclasses.replace(
-        spec,
-        min_patches=cfg.media.min_patches or spec.min_patches,
-        max_patches=cfg.media.max_patches or spec.max_patches,
-    )
-
-
-def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncoder:
-    """The one encoder of a run."""
-    rule = GridRule(spec.patch_size, spec.merge, spec.min_patches, spec.max_patches)
-    return PromptEncoder(
-        Tokenizer.load(spec.path),
-        spec,
-        MediaLoader(store, rule, cfg.media.max_pixels),
-        cfg.prompt,
-        context=min(cfg.backend.max_model_len, spec.context),
-        max_new_tokens=cfg.rollout.max_new_tokens,
-        max_media=cfg.media.max_per_prompt,
-    )
-
-
-@contextmanager
-def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> Iterator[WorkerGroup]:
-    """Start the trainer's workers; they end with the context."""
-    group = make_launcher(cfg.cluster.launcher).start(
-        "omnirl.trainers.torch:TorchTrainer",
-        {
-            "checkpoint": checkpoint,
-            "store": store,
-            "model": cfg.model,
-            "trainer": cfg.trainer,
-            "algo": cfg.algo,
-            "temperature": cfg.rollout.temperature,
-        },
-    )
-    try:
-        yield group
-    finally:
-        group.close()
-
-
-@contextmanager
-def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> Iterator[WorkerGroup]:
-    """Start the engine's workers; they end with the context."""
-    group = make_launcher(cfg.cluster.launcher).start(
-        "omnirl.engines.worker:EngineWorker",
-        {
-            "name": cfg.backend.name,
-            "checkpoint": checkpoint,
-            "store": store,
-            "backend": cfg.backend,
-            "dtype": cfg.model.dtype,
-            "device": cfg.trainer.device,
-        },
-    )
-    try:
-        yield group
-    finally:
-        group.close()
 
 
 def _sinks(cfg: Config, run: RunFolder, progress: Progress, resume: bool) -> FanOut:

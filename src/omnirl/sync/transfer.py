@@ -7,9 +7,10 @@ Example:
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from omnirl.errors import RefitTimeout, WeightMismatch
-from omnirl.types import Deadline, WorkerGroup
+from omnirl.errors import DeadlineExceeded, RefitTimeout, WeightMismatch
+from omnirl.types import Deadline, WeightBucket, WorkerGroup
 
 
 class WeightTransfer:
@@ -18,27 +19,36 @@ class WeightTransfer:
     def __init__(self, trainers: WorkerGroup, engines: WorkerGroup) -> None:
         self._trainers = trainers
         self._engines = engines
-        self._expected: frozenset[str] | None = None
+        self._expected: Mapping[str, tuple[int, ...]] | None = None
 
     def sync(self, version: int, deadline: Deadline) -> Mapping[str, float]:
-        deadline.check("weight transfer", RefitTimeout)
-        sent: set[str] = set()
-        size = 0
-        for bucket in self._trainers.call("weights", deadline=deadline)[0]:
-            self._engines.call("update_weights", bucket, deadline=deadline)
-            sent.update(bucket.tensors)
-            size += sum(tensor.nbytes for tensor in bucket.tensors.values())
-            deadline.check("weight transfer", RefitTimeout)
-        self._check_coverage(sent, deadline)
-        self._engines.call("finish_update", version, deadline=deadline)
-        return {"sync/bytes": float(size), "sync/tensors": float(len(sent))}
+        """The engine is untouched when names or shapes do not match. Raises `WeightMismatch`, `RefitTimeout`."""
+        try:
+            return self._sync(version, deadline)
+        except DeadlineExceeded as error:
+            raise RefitTimeout(f"weight transfer of version {version}: {error} (rollout.timeout_s)") from error
 
-    def _check_coverage(self, sent: set[str], deadline: Deadline) -> None:
+    def _sync(self, version: int, deadline: Deadline) -> Mapping[str, float]:
+        buckets: list[WeightBucket] = self._trainers.call("weights", deadline=deadline)[0]
+        tensors = {name: tensor for bucket in buckets for name, tensor in bucket.tensors.items()}
         if self._expected is None:
-            self._expected = frozenset(self._engines.call("weight_names", deadline=deadline)[0])
-        missing, unknown = sorted(self._expected - sent), sorted(sent - self._expected)
-        if missing or unknown:
+            self._expected = self._engines.call("weight_names", deadline=deadline)[0]
+        _check(tensors, self._expected)
+        for bucket in buckets:
+            self._engines.call("update_weights", bucket, deadline=deadline)
+        self._engines.call("finish_update", version, deadline=deadline)
+        return {"sync/bytes": float(sum(t.nbytes for t in tensors.values())), "sync/tensors": float(len(tensors))}
+
+
+def _check(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+    missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or unknown:
+        raise WeightMismatch(
+            f"the trainer's weights do not cover the engine's: {len(missing)} never sent {missing[:3]}, "
+            f"{len(unknown)} unknown to the engine {unknown[:3]}"
+        )
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != tuple(expected[name]):
             raise WeightMismatch(
-                f"the refit did not cover the engine's weights: {len(missing)} never sent {missing[:3]}, "
-                f"{len(unknown)} unknown to the engine {unknown[:3]}"
+                f"weight '{name}' has shape {tuple(tensor.shape)} in the trainer, {tuple(expected[name])} in the engine"
             )

@@ -18,7 +18,7 @@ from omnirl.types import TrainingSample
 class Collated:
     """`ids` int64 `[B, T]`: prompt then response. `rows`, `columns` int64 `[N]`: position *before* each response token, whose
     hidden state predicts it. `targets` int64 `[N]`. `slots` int64 `[N]`: index of the token in a flattened `[B, R]`, R the
-    longest response. `digests`: distinct pictures. `placements`: (row, start, index into digests)."""
+    longest response."""
 
     ids: Tensor
     rows: Tensor
@@ -26,8 +26,6 @@ class Collated:
     targets: Tensor
     slots: Tensor
     longest: int
-    digests: tuple[str, ...]
-    placements: tuple[tuple[int, int, int], ...]
 
     def unflatten(self, values: Tensor) -> Tensor:
         """Per-token `[N]` → `[B, R]`, zeros where there is no token."""
@@ -48,11 +46,6 @@ def collate(samples: Sequence[TrainingSample], pad_id: int, device: torch.device
     rows = np.repeat(np.arange(len(samples)), responses)
     within = np.concatenate([np.arange(n) for n in responses])
     columns = within + np.repeat(lengths, responses) - 1
-    digests: dict[str, int] = {}
-    placements = []
-    for row, sample in enumerate(samples):
-        for ref, (start, _) in zip(sample.prompt.media, sample.prompt.media_positions.tolist(), strict=True):
-            placements.append((row, start, digests.setdefault(ref.digest, len(digests))))
 
     def tensor(array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(device)
@@ -64,8 +57,6 @@ def collate(samples: Sequence[TrainingSample], pad_id: int, device: torch.device
         targets=tensor(np.concatenate([s.response for s in samples]).astype(np.int64)),
         slots=tensor(rows * longest + within),
         longest=longest,
-        digests=tuple(digests),
-        placements=tuple(placements),
     )
 
 

@@ -9,12 +9,15 @@ Example:
 """
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,7 +27,7 @@ from omnirl.algo.metrics import combine
 from omnirl.config.schema import AlgoConfig, ModelConfig, TrainerConfig
 from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement
+from omnirl.models.nemotron_omni.policy import OmniPolicy, place
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import MediaStore, TrainingBatch, TrainingSample, WeightBucket
 
@@ -55,24 +58,24 @@ class TorchTrainer:
         self._reference: OmniPolicy | None = None
         _freeze(self._policy, model.freeze)
         if trainer.activation_checkpointing:
-            self._policy.model.gradient_checkpointing_enable()
+            self._policy.checkpoint_activations()
         self._optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> torch.optim.AdamW:
+        return torch.optim.AdamW([p for _, p in self._policy.parameters()], fused=True, **self._optimizer_settings())
+
+    def _optimizer_settings(self) -> dict[str, Any]:
         settings = self._settings
-        return torch.optim.AdamW(
-            [p for _, p in self._policy.parameters()],
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        return {"lr": settings.lr, "betas": (settings.beta1, settings.beta2), "weight_decay": settings.weight_decay}
 
     def begin_policy(self) -> None:
         """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
         self._optimizer = self._new_optimizer()
         if self._algo.kl_coef:
-            self._reference = OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
+            self._reference = self._frozen_copy()
+
+    def _frozen_copy(self) -> OmniPolicy:
+        return OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
 
     def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
         def loss(logprobs: Tensor, samples: Sequence[TrainingSample], collated: Collated) -> LossOutput:
@@ -122,7 +125,7 @@ class TorchTrainer:
         parts = []
         for samples in microbatches(batch.samples, self._settings.micro_batch):
             collated = self._collate(samples)
-            output = loss(self._logprobs(self._policy, collated), samples, collated)
+            output = loss(self._logprobs(self._policy, samples, collated), samples, collated)
             output.loss.backward()
             parts.append(output.floats())
         metrics = combine(parts, "microbatches")
@@ -144,24 +147,29 @@ class TorchTrainer:
 
     def reference_logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         if self._reference is None:
-            raise ModelError("the reference model is kept only when `algo.kl_coef` is not 0.")
+            raise ModelError(
+                "there is no reference model: it is kept from the start of GRPO on when `algo.kl_coef` is not 0 there; "
+                "resume with `algo.kl_coef=0`, or start a new run."
+            )
         return self._score(self._reference, batch)
 
     @torch.no_grad()
     def _score(self, policy: OmniPolicy, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         scores: list[NDArray[np.float32]] = []
         for samples in microbatches(batch.samples, self._settings.micro_batch):
-            padded = self._logprobs(policy, self._collate(samples)).cpu().numpy()
+            padded = self._logprobs(policy, samples, self._collate(samples)).cpu().numpy()
             scores += [row[: len(s.response)].copy() for row, s in zip(padded, samples, strict=True)]
         return scores
 
     def _collate(self, samples: Sequence[TrainingSample]) -> Collated:
         return collate(samples, self._policy.spec.pad_id, self._policy.device)
 
-    def _logprobs(self, policy: OmniPolicy, batch: Collated) -> Tensor:
+    def _logprobs(self, policy: OmniPolicy, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
         """float32 `[B, R]` of the response tokens; every picture of the batch is encoded once."""
-        features = policy.encode([self._store.get(digest) for digest in batch.digests])
-        embeds = policy.embed(batch.ids, [Placement(row, start, features[i]) for row, start, i in batch.placements])
+        digests = list(dict.fromkeys(ref.digest for sample in samples for ref in sample.prompt.media))
+        features = dict(zip(digests, policy.encode([self._store.get(digest) for digest in digests]), strict=True))
+        placements = [p for row, sample in enumerate(samples) for p in place(sample.prompt, row, 0, features)]
+        embeds = policy.embed(batch.ids, placements)
         hidden = policy.hidden(embeds)[batch.rows, batch.columns]
         flat = token_logprobs(policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
         return batch.unflatten(flat)
@@ -170,24 +178,31 @@ class TorchTrainer:
         yield WeightBucket(to_checkpoint(self._policy.model))
 
     def save(self, folder: Path) -> None:
-        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(_contiguous(to_checkpoint(self._policy.model)), folder / WEIGHTS)
-        torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
-        if self._reference is not None:
-            save_file(_contiguous(to_checkpoint(self._reference.model)), folder / REFERENCE)
+        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference. Raises `CheckpointError`."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(_contiguous(to_checkpoint(self._policy.model)), folder / WEIGHTS)
+            torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
+            if self._reference is not None:
+                save_file(_contiguous(to_checkpoint(self._reference.model)), folder / REFERENCE)
+        except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors hide the disk's own error
+            raise CheckpointError(f"{folder}: the trainer cannot be saved ({error}); make room there.") from error
 
     def load(self, folder: Path) -> None:
-        """Raises `CheckpointError` naming the file that is missing or does not fit."""
+        """Continue from what `save` wrote, with this run's own weight decay and betas.
+
+        Raises `CheckpointError` when a file is missing or damaged, or was saved by another model or with other frozen parts.
+        """
         try:
-            load_checkpoint_weights(self._policy.model, load_file(folder / WEIGHTS))
+            load_checkpoint_weights(self._policy.model, load_file(folder / WEIGHTS), whole=True)
             self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
-            if self._algo.kl_coef:
-                self._reference = OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
-                if (folder / REFERENCE).is_file():
-                    load_checkpoint_weights(self._reference.model, load_file(folder / REFERENCE))
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            self._reference = None
+            if self._algo.kl_coef and (folder / REFERENCE).is_file():
+                self._reference = self._frozen_copy()
+                load_checkpoint_weights(self._reference.model, load_file(folder / REFERENCE), whole=True)
+        except (OSError, ValueError, RuntimeError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{folder}: this trainer checkpoint cannot be loaded ({error}).") from error
+        self._optimizer.param_groups[0].update(self._optimizer_settings())
 
     def export(self, folder: Path) -> None:
         """A Hugging Face directory that every engine loads."""
@@ -205,8 +220,23 @@ def _freeze(policy: OmniPolicy, prefixes: Sequence[str]) -> None:
             raise ModelError(f"model.freeze: no parameter starts with '{prefix}'; top-level parts: {', '.join(top)}.")
         for parameter in found:
             parameter.requires_grad_(False)
+    if not any(True for _ in policy.parameters()):
+        raise ModelError(f"model.freeze: nothing is left to train with {list(prefixes)} frozen.")
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """safetensors refuses views that share memory (stacked experts)."""
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def export_checkpoint(base: Path, dtype: str, saved: Path, folder: Path) -> None:
+    """Weights that `TorchTrainer.save` wrote to `saved` → a Hugging Face directory; on the CPU, without an optimizer.
+
+    `base`: the checkpoint that the training started from. Raises `CheckpointError`, `ModelError`.
+    """
+    policy = load_policy(base, dtype, "cpu")
+    try:
+        load_checkpoint_weights(policy.model, load_file(saved / WEIGHTS), whole=True)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"{saved / WEIGHTS}: these weights cannot be loaded ({error}).") from error
+    policy.export(folder)

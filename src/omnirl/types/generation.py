@@ -46,7 +46,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
-    """One completion of one prompt. `request_id` is unique within the engine's life."""
+    """One completion of one prompt. `request_id` is unique among the requests that the engine has not finished."""
 
     request_id: str
     prompt: EncodedPrompt

@@ -8,11 +8,14 @@ Example:
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers.models.nemotron_h_omni.configuration_nemotron_h_omni import NemotronH_Omni_Reasoning_V3_Config
 from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
 
@@ -26,6 +29,7 @@ LAYOUT = 1
 LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 PATCH = 16
 MERGE = 2
+KV_HEADS = GROUPS = 2
 MIN_PATCHES, MAX_PATCHES = 16, 256
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP statistics
 CLS_TOKENS, REGISTERS = 3, 7  # vLLM derives them from three teachers and register_multiple 10
@@ -40,38 +44,48 @@ def build_checkpoint(folder: Path, tiny: TinyModelConfig) -> Path:
         return folder
     _check(tiny)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise ModelError(
-            f"{folder}: the miniature model cannot be written ({error.strerror}). Set `cache_dir` to a writable folder."
-        ) from error
-    try:
-        _write(temporary, tiny)
-        temporary.chmod(0o755)
-        if not (folder / "config.json").is_file():  # another process may have been faster
-            temporary.rename(folder)
-    except OSError as error:
-        raise ModelError(
-            f"{folder}: the miniature model cannot be written ({error.strerror}). Set `cache_dir` to a writable folder."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with draft_of(folder) as draft:
+            _write(draft, tiny)
+            draft.rename(folder)
+    except (OSError, SafetensorError) as error:
+        if not (folder / "config.json").is_file():  # else another process was faster
+            raise ModelError(
+                f"{folder}: the miniature model cannot be written ({error}). Set `cache_dir` to a writable folder with room."
+            ) from error
     return folder
 
 
+@contextmanager
+def draft_of(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, removed at the end unless it was renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    draft.chmod(0o755)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def _check(tiny: TinyModelConfig) -> None:
-    wrong = sorted(set(tiny.pattern) - set(LAYERS))
-    if wrong or not tiny.pattern:
+    if not tiny.pattern or set(tiny.pattern) - set(LAYERS):
         raise ModelError(
             f"model.tiny.pattern: '{tiny.pattern}' may hold only {' '.join(LAYERS)} (M Mamba-2, * attention, - MLP, E MoE)."
         )
-    for size, heads, key in (
-        (tiny.hidden_size, tiny.num_heads, "hidden_size"),
-        (tiny.vision_hidden_size, tiny.vision_heads, "vision_hidden_size"),
-    ):
-        if size % heads:
-            raise ModelError(f"model.tiny.{key}: {size} is not divisible by {heads} heads.")
+    divisible = [
+        ("hidden_size", tiny.hidden_size, tiny.num_heads, "num_heads"),
+        ("hidden_size", tiny.hidden_size, 16 * GROUPS, f"{16 * GROUPS} (Mamba-2 heads of 16 in {GROUPS} groups)"),
+        ("num_heads", tiny.num_heads, KV_HEADS, f"{KV_HEADS} key-value heads"),
+        ("vision_hidden_size", tiny.vision_hidden_size, tiny.vision_heads, "vision_heads"),
+        ("max_image_size", tiny.max_image_size, PATCH * MERGE, f"the {PATCH * MERGE} pixels of an embedding"),
+    ]
+    for key, size, divisor, name in divisible:
+        if size < 1 or divisor < 1 or size % divisor:
+            raise ModelError(f"model.tiny.{key}: {size} must be a positive multiple of {name}.")
+    if "E" in tiny.pattern and not 1 <= tiny.experts_per_token <= tiny.num_experts:
+        raise ModelError(
+            f"model.tiny.experts_per_token: {tiny.experts_per_token} is not in 1..{tiny.num_experts} (model.tiny.num_experts)."
+        )
 
 
 def _write(folder: Path, tiny: TinyModelConfig) -> None:
@@ -106,13 +120,13 @@ def _config(tiny: TinyModelConfig, vocab: int) -> NemotronH_Omni_Reasoning_V3_Co
         "hidden_size": hidden,
         "layers_block_type": [LAYERS[c] for c in tiny.pattern],
         "num_attention_heads": tiny.num_heads,
-        "num_key_value_heads": 2,
+        "num_key_value_heads": KV_HEADS,
         "head_dim": hidden // tiny.num_heads,
         "intermediate_size": tiny.ffn_size,
         "ssm_state_size": 16,
         "mamba_num_heads": hidden // 16,
         "mamba_head_dim": 32,
-        "n_groups": 2,
+        "n_groups": GROUPS,
         "conv_kernel": 4,
         "chunk_size": tiny.chunk_size,
         "n_routed_experts": tiny.num_experts,

@@ -6,11 +6,12 @@ needed) and left-padded for generation.
 
 Example:
     features = policy.encode([pixels])                          # one [num_tokens, hidden] a picture
-    embeds = policy.embed(ids, [Placement(0, 4, features[0])])  # ids [B, T] → [B, T, hidden]
+    embeds = policy.embed(ids, place(prompt, 0, 0, by_digest))  # ids [B, T] → [B, T, hidden]
     logits = policy.logits(policy.hidden(embeds)[rows, columns])
 """
 
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,24 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 from transformers.cache_utils import DynamicCache
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from omnirl.errors import ModelError
-from omnirl.types import ModelSpec
+from omnirl.errors import ModelError, PlaceholderMismatch
+from omnirl.types import EncodedPrompt, ModelSpec
 
-from .build import save_model
+from .build import draft_of, save_model
 from .spec import read_spec
 
 #: initialised to the identity and ignored by vLLM: training them would make engines differ
 FROZEN = "layer_scale"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-#: everything of a checkpoint directory that is not weights or model configuration
-SIDE_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "processor_config.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
+#: what an export copies from the checkpoint: configuration, tokenizer, processor, template; not the index of old weights
+SIDE_FILES = {".json", ".jinja", ".txt", ".model", ".py"}
+WEIGHT_INDEX = ".index.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +47,23 @@ class Placement:
     row: int
     start: int
     features: Tensor
+
+
+def place(prompt: EncodedPrompt, row: int, offset: int, features: Mapping[str, Tensor]) -> list[Placement]:
+    """The pictures of `prompt`, whose ids begin at `offset` in `row`. `features`: by digest.
+
+    Raises `PlaceholderMismatch` when a picture does not have exactly the embeddings that the prompt keeps room for.
+    """
+    placements = []
+    for ref, (start, count) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
+        found = features[ref.digest]
+        if len(found) != count:
+            raise PlaceholderMismatch(
+                f"prompt '{prompt.prompt_id}': {count} placeholders at position {start}, but the picture of "
+                f"{ref.height}x{ref.width} pixels became {len(found)} embeddings (check `media.max_patches`)."
+            )
+        placements.append(Placement(row, offset + start, found))
+    return placements
 
 
 class OmniPolicy:
@@ -72,7 +87,7 @@ class OmniPolicy:
             model, info = AutoModelForImageTextToText.from_pretrained(
                 path, dtype=DTYPES[dtype], output_loading_info=True, local_files_only=True
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise ModelError(f"{path}: transformers cannot load this checkpoint ({error})") from error
         problems = {k: sorted(map(str, info[k])) for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[k]}
         if problems:
@@ -82,6 +97,14 @@ class OmniPolicy:
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
         """Trainable parameters with their module names."""
         return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+
+    def checkpoint_activations(self) -> None:
+        """Recompute each layer's activations in the backward pass. Layers do so only in training mode; what is inside them
+        stays in evaluation mode, so nothing is dropped at random."""
+        self.model.gradient_checkpointing_enable()
+        for module in self.model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = True
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
         """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch."""
@@ -132,13 +155,24 @@ class OmniPolicy:
         return DynamicCache(config=self.model.config.text_config)
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face directory: weights, configuration, tokenizer, processor and chat template.
+        """Write a Hugging Face directory, whole or not at all: weights, configuration, tokenizer, processor and chat template.
 
-        config.json keeps the fields that other engines read and transformers does not know.
+        config.json keeps the fields that other engines read and transformers does not know. An earlier export is replaced.
+        Raises `ModelError` when `folder` holds something else, or cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.model, folder)
-        for name in ("config.json", *SIDE_FILES):
-            source = self.spec.path / name
-            if source.is_file():
-                (folder / name).write_bytes(source.read_bytes())
+        if folder.exists() and not (folder / "config.json").is_file() and any(folder.iterdir()):
+            raise ModelError(f"{folder}: it exists and is not a model directory; choose another folder for the export.")
+        try:
+            with draft_of(folder) as draft:
+                save_model(self.model, draft)
+                for source in self.spec.path.iterdir():
+                    if source.suffix in SIDE_FILES and not source.name.endswith(WEIGHT_INDEX):
+                        shutil.copyfile(source, draft / source.name)
+                if folder.exists():
+                    folder.rename(draft / ".replaced")
+                draft.rename(folder)
+                shutil.rmtree(folder / ".replaced", ignore_errors=True)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(
+                f"{folder}: the model cannot be written ({error}); make room, or choose another folder."
+            ) from error

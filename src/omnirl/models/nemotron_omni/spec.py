@@ -19,7 +19,10 @@ def read_spec(path: Path) -> ModelSpec:
     tokenizer_file = path / "tokenizer.json"
     if not tokenizer_file.is_file():
         raise ModelError(f"{tokenizer_file}: no such file; the checkpoint directory needs its tokenizer.")
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # the library raises bare Exception, its only class
+        raise ModelError(f"{tokenizer_file}: not a tokenizer ({error}).") from error
     text = _first(config, path, "text_config", "llm_config")
     stop = _first(text, path, "eos_token_id")
     ids = {marker: tokenizer.token_to_id(marker) for marker in MEDIA}
@@ -61,9 +64,12 @@ def _image_processor(path: Path) -> dict[str, Any]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read ({error}).") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{file}: expected a JSON object, found {type(data).__name__}.")
+    return data
 
 
 def _first(data: dict[str, Any], path: Path, *keys: str) -> Any:

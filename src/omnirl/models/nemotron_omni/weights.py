@@ -41,19 +41,23 @@ def to_checkpoint(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_checkpoint_weights(model: torch.nn.Module, wire: Mapping[str, Tensor]) -> None:
-    """Copy checkpoint-named tensors (any subset) into `model`, casting to its dtype and device.
+def load_checkpoint_weights(model: torch.nn.Module, wire: Mapping[str, Tensor], *, whole: bool = False) -> None:
+    """Copy checkpoint-named tensors into `model`, casting to its dtype and device: all of them, or none.
 
-    Raises `WeightMismatch` for a name that the model does not have, or another shape.
+    Raises `WeightMismatch` for a name that the model does not have, another shape, or (when `whole`) a name that is missing.
     """
     targets = checkpoint_views(model)
     for name, tensor in wire.items():
-        target = targets.get(name)
-        if target is None:
+        if name not in targets:
             raise WeightMismatch(f"weight '{name}' is not one of the model's checkpoint names")
-        if target.shape != tensor.shape:
-            raise WeightMismatch(f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {tuple(target.shape)}")
-        target.copy_(tensor)
+        if targets[name].shape != tensor.shape:
+            raise WeightMismatch(
+                f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {tuple(targets[name].shape)}"
+            )
+    if whole and (missing := sorted(targets.keys() - wire.keys())):
+        raise WeightMismatch(f"{len(missing)} of the model's weights are missing, among them '{missing[0]}'")
+    for name, tensor in wire.items():
+        targets[name].copy_(tensor)
 
 
 def checkpoint_views(model: torch.nn.Module) -> "dict[str, Tensor | _Fused]":
