@@ -30,3 +30,17 @@ def tmp_cache(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("OMNIRL_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def omnis(tmp_path_factory):
+    """The miniature of each pattern, built once: see `tests.omni.build_all`."""
+    from tests.omni import build_all
+
+    return build_all(tmp_path_factory.mktemp("omni"))
+
+
+@pytest.fixture(scope="session")
+def omni(omnis):
+    """The attention-only miniature."""
+    return omnis["*-*-"]

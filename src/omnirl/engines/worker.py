@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omnirl.config.schema import BackendConfig
-from omnirl.types import Completion, Deadline, GenerationRequest, MediaStore, WeightBucket
+from omnirl.types import Completion, Deadline, GenerationRequest, MediaStore, RequestHandle, WeightBucket
 
 from . import make_engine
 
@@ -23,9 +23,10 @@ class EngineWorker:
     def generate(self, requests: Sequence[GenerationRequest], timeout_s: float) -> list[Completion]:
         """Completions in the order of `requests`. When one fails or time is up, all others are aborted."""
         deadline = Deadline.after(timeout_s)
-        handles = []
+        handles: list[RequestHandle] = []
         try:
-            handles = [self.engine.submit(request) for request in requests]
+            for request in requests:
+                handles.append(self.engine.submit(request))
             return [handle.result(deadline) for handle in handles]
         except BaseException:
             for handle in handles:

@@ -1,0 +1,110 @@
+"""Miniatures for tests of models, engines and trainers: checkpoints small enough to build in a tenth of a second, prompts and
+samples made by hand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from omnirl.config.schema import AlgoConfig, BackendConfig, HfConfig, ModelConfig, TinyModelConfig, TrainerConfig
+from omnirl.media import DictStore
+from omnirl.types import (
+    Deadline,
+    EncodedPrompt,
+    ExpandedIds,
+    GenerationRequest,
+    MediaRef,
+    SamplingParams,
+    TrainingSample,
+)
+
+#: attention, Mamba-2 + attention, Mamba-2 + attention + MoE
+PATTERNS = ("*-*-", "M*M-", "ME*E")
+#: heights and widths that the grid rule leaves as they are
+SIZES = ((64, 64), (64, 96), (96, 64), (64, 64), (32, 128))
+TINY = TinyModelConfig(
+    hidden_size=64, num_heads=2, ffn_size=64, vision_hidden_size=32, vision_layers=1, vision_heads=2, init_scale=3.0
+)
+MINUTE = 60.0
+
+
+def tiny(pattern="*-*-", **changes):
+    return TinyModelConfig(**{**vars(TINY), "pattern": pattern, **changes})
+
+
+def picture(seed):
+    """uint8 noise in one of `SIZES`."""
+    height, width = SIZES[seed % len(SIZES)]
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def make_prompt(spec, store, name="p", text=(40, 50, 60, 70), pictures=()):
+    """`text` ids around `pictures` (seeds): half of the text, the pictures, the other half."""
+    half = len(text) // 2
+    ids, media, positions = list(text[:half]), [], []
+    for seed in pictures:
+        pixels = picture(seed)
+        count = pixels.shape[0] * pixels.shape[1] // (spec.patch_size * spec.merge) ** 2
+        media.append(MediaRef(store.put(pixels), pixels.shape[0], pixels.shape[1], count))
+        positions.append((len(ids) + 1, count))
+        ids += [spec.image_start_id, *[spec.image_id] * count, spec.image_end_id]
+    ids += text[half:]
+    return EncodedPrompt(name, ExpandedIds(ids), tuple(media), np.array(positions, dtype=np.int32).reshape(-1, 2))
+
+
+def mixed_prompts(spec, store):
+    """Prompts of different lengths with 1, 0 and 2 pictures."""
+    return [
+        make_prompt(spec, store, "one", (40, 50, 60, 70), (0,)),
+        make_prompt(spec, store, "none", (33, 45, 90)),
+        make_prompt(spec, store, "two", (99, 100, 101, 102, 103, 104), (1, 4)),
+    ]
+
+
+def sampling(spec, **changes):
+    return SamplingParams(
+        **{"max_new_tokens": 8, "seed": 1, "stop_ids": spec.stop_ids, "banned_ids": spec.media_ids, **changes}
+    )
+
+
+def request(spec, name, prompt, **changes):
+    return GenerationRequest(name, prompt, sampling(spec, **changes))
+
+
+def result(handle):
+    return handle.result(Deadline.after(MINUTE))
+
+
+def sample(prompt, response, advantage=1.0, logprobs=None, mask=None, **fields):
+    response = np.array(response, dtype=np.int32)
+    logprobs = np.full(len(response), -2.0, np.float32) if logprobs is None else np.asarray(logprobs, np.float32)
+    mask = np.ones(len(response), np.float32) if mask is None else np.asarray(mask, np.float32)
+    return TrainingSample(prompt, response, logprobs, advantage, mask, **fields)
+
+
+def make_trainer(path, store, *, model=None, algo=None, temperature=1.0, **settings):
+    from omnirl.trainers.torch import TorchTrainer
+
+    return TorchTrainer(
+        Path(path), store, ModelConfig(**(model or {})), TrainerConfig(**settings), AlgoConfig(**(algo or {})), temperature
+    )
+
+
+def make_engine(path, store, max_batch=8, max_model_len=256):
+    from omnirl.engines import make_engine as make
+
+    backend = BackendConfig(max_model_len=max_model_len, hf=HfConfig(max_batch=max_batch))
+    return make("hf", checkpoint=Path(path), store=store, backend=backend, dtype="float32", device="cpu")
+
+
+def build_all(folder):
+    """pattern → checkpoint, its spec, a media store, and prompts with 1, 0 and 2 pictures."""
+    from omnirl.models import read_spec
+    from omnirl.models.nemotron_omni.build import build_checkpoint
+
+    models = {}
+    for i, pattern in enumerate(PATTERNS):
+        path = build_checkpoint(folder / str(i), tiny(pattern))
+        spec, store = read_spec(path), DictStore()
+        models[pattern] = SimpleNamespace(path=path, spec=spec, store=store, prompts=mixed_prompts(spec, store))
+    return models
