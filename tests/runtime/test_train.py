@@ -29,6 +29,7 @@ from omnirl.config.schema import (
 )
 from omnirl.data import PromptSampler, ensure_dataset, load_prompts
 from omnirl.errors import CheckpointError, ConfigError, DataError, EngineError, MediaError, ModelError, TrainingDiverged
+from omnirl.rollout import RolloutRunner
 from omnirl.runtime import train as train_module
 from omnirl.runtime.checkpoints import CheckpointStore
 from omnirl.runtime.train import train
@@ -426,6 +427,19 @@ def test_several_optimizer_steps_of_a_batch(config, env, tmp_path):
     found = rows(tmp_path / "run" / "metrics.jsonl")[1:]
     assert sum(row["train/num_optimizer_steps"] for row in found) == found[-1]["train/policy_version"] > 2
     assert any(row["train/probs_ratio_max"] > 1 for row in found), "later updates of a step are off policy"
+
+
+def test_an_evaluation_has_as_much_time_as_the_steps_that_it_is_worth(config, env, tmp_path, monkeypatch):
+    given, generate = [], RolloutRunner.generate
+
+    def record(self, prompts, group_size, *, deadline, **rest):
+        given.append((len(prompts) * group_size, deadline.seconds))
+        return generate(self, prompts, group_size, deadline=deadline, **rest)
+
+    monkeypatch.setattr(RolloutRunner, "generate", record)
+    algo = AlgoConfig(group_size=2, prompts_per_step=2)
+    assert train(config(algo=algo, trainer=TrainerConfig(max_steps=1)), tmp_path / "run") == 0
+    assert given == [(8, 1200.0), (4, 600.0), (8, 1200.0)]
 
 
 def test_controller_imports_no_torch():
