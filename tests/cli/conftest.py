@@ -78,6 +78,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
 
     folder = tmp_path_factory.mktemp("tiny") / "run"
     settings = {"warmup.max_steps": 6, "warmup.batch_size": 8, "warmup.lr_warmup_steps": 2, "max_steps": 2, "threads": 1}
+    settings |= {"lr": 0.01, "weight_decay": 0.1}  # weights move even when no completion earns a reward
     overrides = [f"trainer.{key}={value}" for key, value in settings.items()]
     overrides += ["dataset.synthetic.num_train=16", "dataset.synthetic.num_eval=8", "eval.final_samples=4"]
     overrides += ["algo.prompts_per_step=2", "algo.group_size=4", "algo.drop_zero_variance=false"]
