@@ -84,9 +84,8 @@ def main() -> None:
     curves = [run(args.recipe, seed, args.out, tuple(overrides)) for seed in args.seeds]
     for curve in curves:
         print(json.dumps({**asdict(curve), "gain": curve.gain}))
-    print(
-        f"mean gain {fmean(c.gain for c in curves):+.3f}, accuracy {fmean(c.accuracy_last - c.accuracy_first for c in curves):+.3f}"
-    )
+    accuracy = fmean(c.accuracy_last - c.accuracy_first for c in curves)
+    print(f"mean gain {fmean(c.gain for c in curves):+.3f}, accuracy {accuracy:+.3f}")
 
 
 if __name__ == "__main__":
