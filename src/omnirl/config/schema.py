@@ -6,7 +6,7 @@ The comment after a field (`#:`) is its one-line documentation: help and the ref
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+MISSING: Any = "???"  # OmegaConf's word for it; importing OmegaConf would slow down `omnirl --help`
 
 
 @dataclass

@@ -21,7 +21,7 @@ from rich.console import Console
 from omnirl.config.schema import Config
 from omnirl.data import ensure_dataset, load_prompts
 from omnirl.envs import make_env
-from omnirl.errors import CheckpointError, OmnirlError, ParityError
+from omnirl.errors import CheckpointError, ConfigError, OmnirlError, ParityError
 from omnirl.media import make_store
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
@@ -37,16 +37,18 @@ from .train import train
 #: smallest recipe of each kind of layer: attention, Mamba-2, experts
 RECIPES = ("tiny_omni_count", "tiny_omni_hybrid", "tiny_omni_moe")
 
-#: what makes a recipe small enough; float32, because the gates are those of float32; the form counts, so that groups of a model
-#: that has learnt little else differ
+#: What makes a recipe small enough. float32, because the gates are those of float32; one thread, because more only slow such
+#: a model down; a reward for the form, so that completions of a model that has learnt little else differ.
 SETTINGS = (
     "model.dtype=float32",
     "dataset.synthetic.num_train=64",
     "dataset.synthetic.num_eval=16",
-    "trainer.warmup.max_steps=20",
+    "trainer.warmup.max_steps=30",
     "trainer.warmup.batch_size=16",
     "trainer.warmup.lr_warmup_steps=5",
     "trainer.warmup.eval_from=1000",
+    "trainer.threads=1",
+    "backend.hf.threads=1",
     "trainer.max_steps=2",
     "algo.group_size=8",
     "algo.prompts_per_step=8",
@@ -71,7 +73,11 @@ RELOAD = 1e-6
 
 def smoke(configs: Sequence[Config], folder: Path, console: Console) -> int:
     """Run all checks of all `configs`, which are changed to build everything in `folder`. A gate that is not met ends nothing;
-    an error ends its recipe. Returns the exit code."""
+    an error ends its recipe. Returns the exit code. Raises `ConfigError` for a configuration without a GRPO step."""
+    if short := next((cfg for cfg in configs if cfg.trainer.max_steps < 1), None):
+        raise ConfigError(
+            f"{short.recipe_name}: trainer.max_steps=0 leaves no GRPO step to check; the smoke test needs at least 1"
+        )
     started, checks = time.monotonic(), list[Check]()
     with CheckTable(console) as table, ExitStack() as stack:
         runner = _Runner(table, checks)
