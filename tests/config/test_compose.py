@@ -121,7 +121,10 @@ def test_a_missing_value_stops_a_start_but_not_a_plan(here, capsys):
         ([COUNT, "trainer.lr=[1"], "trainer.lr=[1"),
         ([COUNT, "++trainer={foo: 1}"], "unknown key 'trainer.foo'"),
         ([COUNT, "algo.group_size=1"], "command line, algo.group_size=1: algo.group_size is 1, must be at least 2"),
-        ([COUNT, "backend=vllm"], "command line, backend=vllm: backend.name is 'vllm', which this version cannot start"),
+        (
+            [COUNT, "trainer=megatron"],
+            "command line, trainer=megatron: trainer.name is 'megatron', which this version cannot start",
+        ),
         ([COUNT, "-m", "seed=1,2", "hydra.run.dir=x"], "would share one folder"),
         ([COUNT, "-m", "seed=1,2", "hydra.sweep.subdir=x"], "two jobs of the sweep the same folder"),
         ([COUNT, "-m", "seed=1,-2"], "seed is -2, must be at least 0"),

@@ -24,7 +24,12 @@ def omnirl(tmp_path):
 
 def test_train_then_generate(omnirl, tmp_path):
     steps = ["trainer.max_steps=2", "trainer.warmup.max_steps=4", "eval.samples=8", "eval.final_samples=8"]
-    sizes = ["algo.prompts_per_step=4", "dataset.synthetic.num_train=16", "dataset.synthetic.num_eval=8"]
+    sizes = [
+        "algo.prompts_per_step=4",
+        "trainer.warmup.batch_size=8",
+        "dataset.synthetic.num_train=16",
+        "dataset.synthetic.num_eval=8",
+    ]
     trained = omnirl("train", *RUN, *steps, *sizes, "hydra.run.dir=run")
     assert trained.returncode == 0, trained.stderr
     assert "vllm" not in trained.stdout.lower()

@@ -61,12 +61,12 @@ LESS_CPU, LESS_GPU = "Lower backend.vllm.kv_cache_memory_mb (now 128)", "Lower b
 @pytest.mark.parametrize(
     ("error", "device", "remedy"),
     [
-        (ValueError("(1.0 GiB KV cache is needed, which is larger"), "cpu", MORE_CPU),
-        (ValueError("No available memory for the cache blocks."), "cuda", MORE_GPU),
-        (ValueError("Available memory on node 0 is less"), "cpu", LESS_CPU),
-        (ValueError("Free memory on device cuda:0 (1/80 GiB)"), "cuda", LESS_GPU),
-        (torch.OutOfMemoryError("CUDA out of memory"), "cuda", LESS_GPU),
-        (MemoryError(), "cpu", f"MemoryError {LESS_CPU}"),
+        (ValueError("(1.0 GiB KV cache is needed, which is larger"), "cpu", f"Raise {ON_CPU}"),
+        (ValueError("No available memory for the cache blocks."), "cuda", f"Raise {ON_GPU}"),
+        (ValueError("Available memory on node 0 is less"), "cpu", f"Lower {ON_CPU}"),
+        (ValueError("Free memory on device cuda:0 (1/80 GiB)"), "cuda", f"Lower {ON_GPU}"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "cuda", f"Lower {ON_GPU}"),
+        (MemoryError(), "cpu", f"MemoryError Lower {ON_CPU}"),
         (
             ValueError("Architectures ['X']\n are not supported"),
             "cpu",

@@ -88,12 +88,16 @@ def stop(core: "LLMEngine") -> None:
 
 
 def _leave_group() -> None:
-    from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+    from vllm.distributed import parallel_state
 
-    if not _shared.running:
-        destroy_model_parallel()
-        if _shared.owns_group:
-            destroy_distributed_environment()
+    if _shared.running:
+        return
+    parallel_state.destroy_model_parallel()
+    if _shared.owns_group:
+        parallel_state.destroy_distributed_environment()
+    elif parallel_state._WORLD is not None:  # vLLM's part of a group that others made
+        parallel_state._WORLD.destroy()
+        parallel_state._WORLD = None
 
 
 def load(device: str) -> None:
