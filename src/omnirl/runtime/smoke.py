@@ -45,6 +45,7 @@ SETTINGS = (
     "dataset.synthetic.num_eval=16",
     "trainer.warmup.max_steps=30",
     "trainer.warmup.batch_size=16",
+    "trainer.warmup.lr=2e-3",
     "trainer.warmup.lr_warmup_steps=5",
     "trainer.warmup.eval_from=1000",
     "trainer.threads=1",
