@@ -10,6 +10,7 @@ Example:
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -96,6 +97,7 @@ class _Fused:
         return torch.cat(self.parts)
 
 
+@cache
 def _rename(name: str) -> str:
     for pattern, replacement in _RENAMES:
         renamed, count = re.subn(pattern, replacement, name)
