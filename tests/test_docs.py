@@ -82,9 +82,9 @@ def spans(text):
 
 
 def shell_lines(page):
-    text = "\n".join(blocks(page, "sh"))
-    text += "\n".join(line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ "))
-    return text.replace("\\\n", " ").splitlines()
+    """Lines of shell blocks, and the commands of console blocks; a line that ends with a backslash goes on in the next."""
+    typed, shown = ("".join(blocks(page, kind)).replace("\\\n", " ").splitlines() for kind in ("sh", "console"))
+    return [*typed, *(line[2:] for line in shown if line.startswith("$ "))]
 
 
 def omnirl_commands(page):
