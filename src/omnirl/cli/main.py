@@ -11,6 +11,7 @@ import typer
 
 from omnirl.cli import recipes
 from omnirl.cli.data import data_app
+from omnirl.cli.doctor import doctor
 from omnirl.cli.export import export
 from omnirl.cli.generate import generate
 from omnirl.cli.overrides import PASS_THROUGH
@@ -31,6 +32,7 @@ app.command(context_settings=PASS_THROUGH)(generate)
 app.command(context_settings=PASS_THROUGH)(parity)
 app.command(context_settings=PASS_THROUGH)(smoke)
 app.command()(export)
+app.command()(doctor)
 app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")
 
