@@ -70,11 +70,11 @@ def _checked(name: str, check: Callable[[], Finding]) -> Finding:
 def _hf() -> Finding:
     import torch
     import transformers
-    from transformers.models.auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as known
+    from transformers.models.auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     where = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "CPU only"
     text = f"torch {torch.__version__} ({where}), transformers {transformers.__version__}"
-    if "nemotron_h_omni" not in known:
+    if "nemotron_h_omni" not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return Finding("hf", State.BROKEN, f"{text}: it lacks nemotron_h_omni; install transformers 5.19 with `uv sync`")
     return Finding("hf", State.OK, text)
 

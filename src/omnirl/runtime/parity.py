@@ -115,9 +115,8 @@ class _Session:
         started = time.monotonic()
         with engine_group(cfg, self._checkpoint, self._store) as engines:
             for stage in STAGES:
-                WeightTransfer(self._judges[stage], engines).sync(STAGES.index(stage), self._deadline()) if stage != STAGES[
-                    0
-                ] else None
+                if stage != STAGES[0]:
+                    WeightTransfer(self._judges[stage], engines).sync(STAGES.index(stage), self._deadline())
                 for kind, temperature in (("greedy", 0.0), ("sampled", cfg.rollout.temperature)):
                     found[stage, kind] = self._generate(engines, stage, temperature)
         console.print(f"{backend} answered in {time.monotonic() - started:.1f} s", highlight=False)
