@@ -249,9 +249,7 @@ class CheckpointConfig:
 
     every: int = 50  #: steps between checkpoints; 0 only at the end
     keep: int = 2  #: newest checkpoints that are kept
-    resume: str | None = (
-        None  #: run folder to continue, or `auto` for `hydra.run.dir` (from the start when it holds no checkpoint)
-    )
+    resume: str | None = None  #: run folder to continue; `auto`: `hydra.run.dir`, anew without a checkpoint
 
 
 @dataclass
