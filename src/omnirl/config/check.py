@@ -39,7 +39,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys with a fixed set of values; for a list, the allowed items."""
 
 UNAVAILABLE: dict[str, tuple[Any, ...]] = {
-    "backend.name": ("vllm", "megatron"),
+    "backend.name": ("megatron",),
     "trainer.name": ("megatron",),
     "env.name": ("nemo_gym",),
     "cluster.name": ("slurm",),
