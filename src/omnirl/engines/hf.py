@@ -9,11 +9,9 @@ Example:
     completions = [handle.result(Deadline.after(60)) for handle in handles]
 """
 
-import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,102 +24,22 @@ from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement, place
 from omnirl.models.nemotron_omni.weights import checkpoint_views, load_checkpoint_weights
 from omnirl.types import (
-    Completion,
-    Deadline,
-    Delta,
     EncodedPrompt,
     EngineCapabilities,
     GenerationRequest,
     MediaStore,
     StopReason,
     WeightBucket,
-    spans,
 )
 
 from .sampling import draw, log_distribution, uniform
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    """A request and what was generated for it so far."""
-
-    request: GenerationRequest
-    #: (id, log-prob, version), appended as one: readers hold no lock. Nothing follows once the sequence is finished.
-    tokens: list[tuple[int, float, int]] = field(default_factory=list)
-    stop_reason: StopReason | None = None
-    error: EngineError | None = None
-
-    @property
-    def name(self) -> str:
-        return f"request '{self.request.request_id}'"
-
-    @property
-    def finished(self) -> bool:
-        return self.stop_reason is not None or self.error is not None
-
-    def append(self, token: int, logprob: float, version: int) -> None:
-        sampling = self.request.sampling
-        self.tokens.append((token, logprob, version))
-        if token in sampling.stop_ids:
-            self.stop_reason = StopReason.STOP
-        elif len(self.tokens) >= sampling.max_new_tokens:
-            self.stop_reason = StopReason.LENGTH
-
-    def fail(self, cause: BaseException, what: str = "") -> None:
-        error = EngineError(f"{self.name}: {what}{cause}")
-        error.__cause__ = cause
-        self.error = error
-
-
-class HfHandle:
-    """`RequestHandle` of the hf engine."""
-
-    def __init__(self, engine: "HfEngine", sequence: _Sequence) -> None:
-        self._engine = engine
-        self._sequence = sequence
-
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        """Deltas as they are made; ends with the one that carries the stop reason."""
-        sequence, seen = self._sequence, 0
-        while True:
-            if not sequence.finished:
-                await asyncio.to_thread(self._engine.step)
-            if sequence.error is not None:
-                raise sequence.error
-            reason = sequence.stop_reason  # before the tokens: once it is set there are no more
-            tokens = sequence.tokens[seen:]
-            if tokens or reason is not None:
-                ids, logprobs, versions = _columns(tokens)
-                yield Delta(ids, logprobs, versions[-1] if versions else self._engine.version, reason)
-                seen += len(tokens)
-            if reason is not None:
-                return
-
-    def result(self, deadline: Deadline) -> Completion:
-        sequence = self._sequence
-        while not sequence.finished:
-            deadline.check(sequence.name)
-            self._engine.step()
-        if sequence.error is not None:
-            raise sequence.error
-        assert sequence.stop_reason is not None
-        ids, logprobs, versions = _columns(sequence.tokens)
-        return Completion(sequence.request.request_id, ids, logprobs, sequence.stop_reason, spans(versions))
-
-    def abort(self) -> None:
-        self._engine.abort(self._sequence)
-
-
-def _columns(tokens: list[tuple[int, float, int]]) -> tuple[NDArray[np.int32], NDArray[np.float32], list[int]]:
-    """Ids, log-probs, versions."""
-    ids, logprobs, versions = zip(*tokens, strict=True) if tokens else ((), (), ())
-    return np.array(ids, dtype=np.int32), np.array(logprobs, dtype=np.float32), list(versions)
+from .sequence import Handle, Sequence, check
 
 
 class _Batch:
     """Sequences that are decoded together: their cache, the mask of real positions, and the next logits."""
 
-    def __init__(self, policy: OmniPolicy, sequences: list[_Sequence], features: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, policy: OmniPolicy, sequences: list[Sequence], features: Mapping[str, torch.Tensor]) -> None:
         self.policy = policy
         self.sequences = sequences
         prompts, row_of = _unique_prompts(sequences)
@@ -206,17 +124,17 @@ class HfEngine:
         self._store = store
         self._max_batch = backend.hf.max_batch
         self._context = min(backend.max_model_len, self._policy.spec.context)
-        self._pending: list[_Sequence] = []
-        self._running: list[_Sequence] = []
+        self._pending: list[Sequence] = []
+        self._running: list[Sequence] = []
         self._batch: _Batch | None = None
-        self._live: dict[str, _Sequence] = {}
+        self._live: dict[str, Sequence] = {}
         self._closed = False
         self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
 
-    def submit(self, request: GenerationRequest) -> HfHandle:
-        sequence = _Sequence(request)
-        _check(sequence, self._context, self._policy.spec.vocab_size)
+    def submit(self, request: GenerationRequest) -> Handle:
+        sequence = Sequence(request)
+        check(sequence, self._context, self._policy.spec.vocab_size)
         with self._lock:
             if self._closed:
                 raise EngineError(f"{sequence.name}: the engine is closed.")
@@ -225,7 +143,7 @@ class HfEngine:
                 raise EngineError(f"{sequence.name}: this id is already in use.")
             self._live[request.request_id] = sequence
             self._pending.append(sequence)
-        return HfHandle(self, sequence)
+        return Handle(self, sequence)
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -242,7 +160,7 @@ class HfEngine:
                     raise
             self._live = {name: sequence for name, sequence in self._live.items() if not sequence.finished}
 
-    def abort(self, sequence: _Sequence) -> None:
+    def abort(self, sequence: Sequence) -> None:
         """End a request with what it has; its row leaves the batch at the next step."""
         with self._lock:
             if not sequence.finished:
@@ -255,7 +173,7 @@ class HfEngine:
         sequences = [s for s in self._running if not s.finished]
         return _Batch(self._policy, sequences, self._features) if sequences else None
 
-    def _encode(self, sequences: list[_Sequence]) -> None:
+    def _encode(self, sequences: list[Sequence]) -> None:
         """Make the vision features of `sequences` present; the newest 4 × max_batch pictures are kept for the weight version.
         A request whose picture is not in the store fails alone."""
         pictures: dict[str, NDArray[np.uint8]] = {}
@@ -304,29 +222,7 @@ class HfEngine:
             self._features.clear()
 
 
-def _check(sequence: _Sequence, context: int, vocab_size: int) -> None:
-    """Refuse a request that would fail later, and the others of its batch with it."""
-    prompt, sampling = sequence.request.prompt.ids.array, sequence.request.sampling
-    needed = len(prompt) + sampling.max_new_tokens
-    if needed > context:
-        raise EngineError(
-            f"{sequence.name}: prompt {len(prompt)} + max_new_tokens {sampling.max_new_tokens} = {needed} exceeds the context "
-            f"{context} (backend.max_model_len)."
-        )
-    if sampling.max_new_tokens < 1:
-        raise EngineError(f"{sequence.name}: max_new_tokens must be at least 1.")
-    if not 0 <= sampling.temperature < float("inf"):
-        raise EngineError(f"{sequence.name}: temperature {sampling.temperature:g} must be 0 (greedy) or a positive number.")
-    ids = np.concatenate([prompt, sampling.banned_ids]).astype(np.int64)
-    if not len(prompt) or ids.min() < 0 or ids.max() >= vocab_size:
-        raise EngineError(
-            f"{sequence.name}: the prompt is empty, or one of its ids or banned ids is not in 0..{vocab_size - 1}."
-        )
-    if len(set(sampling.banned_ids)) == vocab_size:
-        raise EngineError(f"{sequence.name}: every id is banned.")
-
-
-def _unique_prompts(sequences: list[_Sequence]) -> tuple[list[EncodedPrompt], list[int]]:
+def _unique_prompts(sequences: list[Sequence]) -> tuple[list[EncodedPrompt], list[int]]:
     """Distinct prompts (same ids at the same positions with the same pictures), and each sequence's index among them."""
     index: dict[tuple[bytes, bytes, tuple[str, ...]], int] = {}
     prompts: list[EncodedPrompt] = []
