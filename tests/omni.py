@@ -6,7 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from omnirl.config.schema import AlgoConfig, BackendConfig, HfConfig, ModelConfig, TinyModelConfig, TrainerConfig
+from omnirl.config.schema import (
+    AlgoConfig,
+    BackendConfig,
+    HfConfig,
+    MegatronEngineConfig,
+    ModelConfig,
+    TinyModelConfig,
+    TrainerConfig,
+)
 from omnirl.media import DictStore
 from omnirl.types import (
     Deadline,
@@ -95,6 +103,14 @@ def make_engine(path, store, max_batch=8, max_model_len=256):
 
     backend = BackendConfig(max_model_len=max_model_len, hf=HfConfig(max_batch=max_batch))
     return make("hf", checkpoint=Path(path), store=store, backend=backend, dtype="float32", device="cpu")
+
+
+def make_megatron(path, store, max_batch=8, max_model_len=256, dtype="float32", **settings):
+    from omnirl.engines import make_engine as make
+
+    megatron = MegatronEngineConfig(max_requests=max_batch, **{"block_size": 16, **settings})
+    backend = BackendConfig(name="megatron", max_model_len=max_model_len, megatron=megatron)
+    return make("megatron", checkpoint=Path(path), store=store, backend=backend, dtype=dtype, device="cpu")
 
 
 def build_all(folder):

@@ -11,12 +11,12 @@ from omnirl.errors import DeadlineExceeded, EngineError, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
-from tests.omni import PATTERNS, make_engine, make_prompt, make_trainer, request, result, sample
+from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, make_trainer, request, result, sample
 
-ENGINES = {"hf": make_engine}
+ENGINES = {"hf": make_engine, "megatron": make_megatron}
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "hf" else pytest.mark.engines) for name in ENGINES])
 def make(request):
     engines = []
 

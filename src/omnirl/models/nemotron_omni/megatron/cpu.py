@@ -12,6 +12,7 @@ Example:
         model = load_megatron(path, "float32", "cpu")
 """
 
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -220,6 +221,10 @@ class _Shared:
         self._replace(random, "_get_cuda_rng_state", _random_state)
         self._replace(random, "_set_cuda_rng_state", _set_random_state)
         self._replace(communication_utils, "_is_cuda", _answer(None))
+        # two generators of Megatron are one here: its complaint that one changed the other is expected
+        logger = logging.getLogger(random.__name__)
+        self._patches.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
         # Megatron compiles small functions at import; a compiler is neither needed nor always there
         self._patches.enter_context(torch.compiler.set_stance("force_eager"))
 

@@ -55,9 +55,7 @@ def transformer_config(text: Any, path: Path, dtype: torch.dtype, layout: Parall
     """transformers' text configuration → Megatron's. Raises `ModelError` for what Megatron cannot express."""
     for key, value in REQUIRED.items():
         if getattr(text, key) != value:
-            raise ModelError(
-                f"{path / 'config.json'}: {key}={getattr(text, key)!r} is not supported on megatron, only {value!r}."
-            )
+            raise ModelError(f"{path / 'config.json'}: {key}={getattr(text, key)!r}, but megatron supports only {value!r}.")
     experts = {}
     if "moe" in text.layers_block_type:
         if text.num_experts_per_tok < 2:
@@ -127,24 +125,35 @@ class MegatronOmni(MegatronModule):
         return encode_pictures(self.media, self.spec, pictures)
 
     def embed(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
-        """ids int64 `[B, T]` → input embeddings `[T, B, hidden]` with the pictures in place, not split over ranks."""
+        """ids int64 `[B, T]` → input embeddings `[T, B, hidden]` with the pictures in place; under sequence parallelism the
+        part of this rank."""
         embeds = self.language.embedding(input_ids=ids, position_ids=None)
-        if not placements:
-            return embeds
-        batch = ids.shape[0]
-        index = torch.cat([(torch.arange(len(p.features), device=ids.device) + p.start) * batch + p.row for p in placements])
-        features = torch.cat([p.features for p in placements]).to(embeds.dtype)
-        return embeds.flatten(0, 1).index_copy(0, index, features).view_as(embeds)
-
-    def forward(
-        self, ids: Tensor, placements: Sequence[Placement] = (), packed_seq_params: PackedSeqParams | None = None
-    ) -> Tensor:
-        """ids int64 `[B, T]` (packed: `[1, T]`) → float32 logits `[B, T, vocab]` of this rank's positions, vocabulary gathered."""
-        embeds = self.embed(ids, placements)
+        if placements:
+            positions = [torch.arange(p.start, p.start + len(p.features), device=ids.device) for p in placements]
+            index = torch.cat([at * len(ids) + p.row for at, p in zip(positions, placements, strict=True)])
+            features = torch.cat([p.features for p in placements]).to(embeds.dtype)
+            embeds = embeds.flatten(0, 1).index_copy(0, index, features).view_as(embeds)
         if self.config.sequence_parallel:
             embeds = scatter_to_sequence_parallel_region(embeds)
+        return embeds
+
+    def forward(
+        self,
+        ids: Tensor,
+        placements: Sequence[Placement] = (),
+        packed_seq_params: PackedSeqParams | None = None,
+        inference_context: Any = None,
+    ) -> Tensor:
+        """ids int64 `[B, T]` (packed or paged: `[1, T]`) → float32 logits `[B, T, vocab]`, the vocabulary gathered; in
+        inference only the last position of each request."""
         logits = self.language(
-            ids, None, None, decoder_input=embeds, packed_seq_params=packed_seq_params, runtime_gather_output=True
+            ids,
+            None,
+            None,
+            decoder_input=self.embed(ids, placements),
+            inference_context=inference_context,
+            packed_seq_params=packed_seq_params,
+            runtime_gather_output=True,
         )
         return logits.float()
 

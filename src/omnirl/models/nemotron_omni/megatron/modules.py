@@ -40,7 +40,7 @@ def squared_relu(x: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32. Its weight tells Megatron to add up gradients over a sequence-parallel group."""
+    """Root-mean-square norm in float32. Its weight tells Megatron to add up gradients over a sequence-parallel group."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class LocalHybridStack(HybridStack):
 
 
 def hybrid_spec(config: TransformerConfig, *, chunk_size: int, dt_min: float) -> ModuleSpec:
-    """The stack for patterns of `M` Mamba-2, `*` attention, `-` MLP and `E` experts. `chunk_size`, `dt_min`: of the Mamba-2 scan."""
+    """The stack for patterns of `M` Mamba-2, `*` attention, `-` MLP, `E` experts. `chunk_size`, `dt_min`: of the scan."""
     columns_rows = {"linear_fc1": ColumnParallelLinear, "linear_fc2": RowParallelLinear}
     mixer = ModuleSpec(
         module=LocalMambaMixer,

@@ -33,9 +33,9 @@ _OPTIONAL = re.compile(r"layer_scale\d+\.lambda1$|vision_final_layernorm")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """One checkpoint tensor. `storage`: this rank's part, a view of a parameter. `shape`: of the whole. `dim`: the dimension that
-    is split over the `size` ranks of its group (None: every rank holds all). `blocks`: sizes along `dim` of the pieces that are
-    split one by one."""
+    """One checkpoint tensor. `storage`: this rank's part, a view of a parameter. `shape`: of the whole. `dim`: the dimension
+    that is split over the `size` ranks of its group (None: every rank holds all). `blocks`: sizes along `dim` of the pieces
+    that are split one by one."""
 
     storage: Any  # a tensor, or transformers' q, k, v seen as one
     shape: torch.Size
