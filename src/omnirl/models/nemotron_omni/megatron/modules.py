@@ -166,18 +166,16 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, 
     singles = next((i for i, length in enumerate(lengths) if length != 1), len(lengths))  # decoding requests come first
     if singles:
         totals = torch.tensor(past[:singles], device=query.device) + 1
-        length = int(max(past[:singles])) + 1
-        key, value = (_read(cache, table[:singles], length) for cache in (keys, values))  # [requests, length, kv, d]
-        mask = torch.arange(length, device=query.device) < totals[:, None]
-        rows = sdpa(query[None, :singles], key.transpose(0, 1), value.transpose(0, 1), attn_mask=mask[:, None, None])
-        out[:singles] = rows[0]
+        key, value = (_read(cache, table[:singles], totals) for cache in (keys, values))
+        mask = torch.arange(key.shape[0], device=query.device) < totals[:, None]
+        out[:singles] = sdpa(query[None, :singles], key, value, attn_mask=mask[:, None, None])[0]
     start = singles
     for request in range(singles, len(lengths)):
-        new, total = lengths[request], lengths[request] + past[request]
-        key, value = (_read(cache, table[request : request + 1], total).transpose(0, 1) for cache in (keys, values))
+        new, total = lengths[request], torch.tensor([lengths[request] + past[request]], device=query.device)
+        key, value = (_read(cache, table[request : request + 1], total) for cache in (keys, values))
         here = slice(start, start + new)
         if past[request]:
-            positions = torch.arange(total, device=query.device)
+            positions = torch.arange(len(key), device=query.device)
             rows = sdpa(query[here, None], key, value, attn_mask=positions[past[request] :, None] >= positions[None])
         else:
             rows = sdpa(query[here, None], key, value, is_causal=True)
@@ -186,10 +184,11 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, 
     return out
 
 
-def _read(cache: Tensor, table: Tensor, length: int) -> Tensor:
-    """The first `length` tokens of each request: `[requests, length, kv_heads, d]`."""
-    positions = torch.arange(length, device=cache.device)
-    blocks = table.long()[:, positions // cache.shape[1]].clamp(min=0)  # a shorter request has no block there: masked
+def _read(cache: Tensor, table: Tensor, totals: Tensor) -> Tensor:
+    """The first `totals` `[requests]` tokens of each request: `[longest, requests, kv_heads, d]`. Shorter ones repeat their last
+    token: what is behind it was never written, and may be anything."""
+    positions = torch.arange(int(totals.max()), device=cache.device)[:, None].minimum(totals - 1)
+    blocks = table.long().T.gather(0, positions // cache.shape[1])
     return cache[blocks, positions % cache.shape[1]]
 
 
