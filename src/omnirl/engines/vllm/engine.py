@@ -131,7 +131,9 @@ class VllmEngine:
                 if name not in self._shapes:
                     raise WeightMismatch(f"weight '{name}' is not one of the model's checkpoint names")
                 if tuple(tensor.shape) != self._shapes[name]:
-                    raise WeightMismatch(f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {self._shapes[name]}")
+                    raise WeightMismatch(
+                        f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {self._shapes[name]}"
+                    )
             tensors = {name: torch.as_tensor(tensor).detach() for name, tensor in bucket.tensors.items()}
             self._received |= tensors.keys()
             core.collective_rpc("load_bucket", args=(tensors,))

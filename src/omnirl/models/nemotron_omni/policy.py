@@ -66,6 +66,30 @@ def place(prompt: EncodedPrompt, row: int, offset: int, features: Mapping[str, T
     return placements
 
 
+def encode_pictures(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
+    """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch. `model`:
+    transformers' module; its language model is not used."""
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for i, picture in enumerate(pictures):
+        by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
+    features: list[Tensor] = [torch.empty(0)] * len(pictures)
+    for (height, width), members in by_size.items():
+        pixels = _normalised(np.stack([pictures[i] for i in members]), spec, model)
+        tower = model.vision_model(pixels).features
+        projected = model.project_vision_features(tower, height // spec.patch_size, width // spec.patch_size)
+        for i, feature in zip(members, projected, strict=True):
+            features[i] = feature
+    return features
+
+
+def _normalised(pictures: NDArray[np.uint8], spec: ModelSpec, model: Any) -> Tensor:
+    """uint8 `[n, H, W, 3]` → normalised `[n, 3, H, W]` on the model's device in its dtype; arithmetic in float32."""
+    raw = torch.from_numpy(pictures).to(model.device).permute(0, 3, 1, 2).to(torch.float32)
+    mean = torch.tensor(spec.mean, device=model.device).view(3, 1, 1)
+    std = torch.tensor(spec.std, device=model.device).view(3, 1, 1)
+    return ((raw / 255 - mean) / std).to(model.dtype)
+
+
 class OmniPolicy:
     """A loaded model with its spec. `model` is the transformers module."""
 
@@ -108,25 +132,7 @@ class OmniPolicy:
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
         """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch."""
-        by_size: dict[tuple[int, int], list[int]] = {}
-        for i, picture in enumerate(pictures):
-            by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
-        features: list[Tensor] = [torch.empty(0)] * len(pictures)
-        for (height, width), members in by_size.items():
-            pixels = self._pixels(np.stack([pictures[i] for i in members]))
-            patch = self.spec.patch_size
-            tower = self.model.vision_model(pixels).features
-            projected = self.model.project_vision_features(tower, height // patch, width // patch)
-            for i, feature in zip(members, projected, strict=True):
-                features[i] = feature
-        return features
-
-    def _pixels(self, pictures: NDArray[np.uint8]) -> Tensor:
-        """uint8 `[n, H, W, 3]` → normalised `[n, 3, H, W]` in the model's dtype; arithmetic in float32."""
-        raw = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).to(torch.float32)
-        mean = torch.tensor(self.spec.mean, device=self.device).view(3, 1, 1)
-        std = torch.tensor(self.spec.std, device=self.device).view(3, 1, 1)
-        return ((raw / 255 - mean) / std).to(self.model.dtype)
+        return encode_pictures(self.model, self.spec, pictures)
 
     def embed(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
         """ids int64 `[B, T]` → input embeddings `[B, T, hidden]` with the features in place."""
