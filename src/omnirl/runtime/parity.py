@@ -44,6 +44,8 @@ from .session import engine_group, make_encoder, model_spec, trainer_group
 
 TRAINER = "trainer:torch"
 STAGES = ("loaded", "refitted")
+#: columns of the table where no terminal says how many there are
+_WIDTH = 140
 #: learning rate of the step between the stages: large enough that every answer changes
 STEP = 5e-3
 
@@ -68,7 +70,7 @@ def parity(cfg: Config, backends: Sequence[str], *, samples: int, out: Path | No
         answers = {name: session.answers(name, console) for name in backends}
         findings = list(session.findings(answers))
     seconds = time.monotonic() - started
-    console.print(_table(findings))
+    console.print(_table(findings), width=None if console.is_terminal else _WIDTH)
     problems = [f"{f.stage}, {f.report.a} and {f.report.b}: {text}" for f in findings for text in f.problems]
     for text in problems:
         console.print(f"gate  {text}", style="bold red", highlight=False, soft_wrap=True)
