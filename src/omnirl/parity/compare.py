@@ -52,7 +52,7 @@ class Gate:
     ties: float
 
 
-GATES = {"float32": Gate(1e-5, 1.00001, 0.01), "bfloat16": Gate(float("inf"), 1.05, 1.0)}
+GATES = {"float32": Gate(1e-5, 1.00001, 0.01), "bfloat16": Gate(float("inf"), 1.02, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)

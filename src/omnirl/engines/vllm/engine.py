@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
 from omnirl.engines.sequence import Handle, Sequence, check
@@ -117,6 +119,9 @@ class VllmEngine:
     def _end_all(self, how: Any) -> None:
         for sequence in list(self._live.values()):
             self._end(sequence, how)
+
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        return self._inputs.pixel_values(digest)
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes

@@ -10,8 +10,8 @@ Example:
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
