@@ -16,6 +16,7 @@ from omnirl.types import Deadline, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import MINUTE, PATTERNS, make_prompt, mixed_prompts, request, sample
 
 SYNCS = {"transfer": WeightTransfer}
+ENGINES = ("hf", "vllm")
 #: no picture of these prompts is a video, and engines ignore layer scales
 INERT = ("video_embedder", "layer_scale")
 
@@ -29,14 +30,28 @@ def deadline():
     return Deadline.after(MINUTE)
 
 
-def start(model, store, launcher="inproc"):
+def start(model, store, launcher="inproc", engine="hf"):
     """A trainer group and an engine group of one checkpoint."""
     launch = make_launcher(launcher).start
     trainer = {"model": ModelConfig(), "trainer": TrainerConfig(), "algo": AlgoConfig(), "temperature": 1.0}
-    engine = {"name": "hf", "backend": BackendConfig(), "dtype": "float32", "device": "cpu"}
+    worker = {"name": engine, "backend": BackendConfig(), "dtype": "float32", "device": "cpu"}
     common = {"checkpoint": model.path, "store": store}
     trainers = launch("omnirl.trainers.torch:TorchTrainer", {**common, **trainer})
-    return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **engine})
+    return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **worker})
+
+
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "hf" else pytest.mark.engines) for name in ENGINES])
+def groups(request):
+    """Both groups of a checkpoint, for each engine."""
+    started = []
+
+    def make(model):
+        started.extend(start(model, model.store, engine=request.param))
+        return started
+
+    yield make
+    for group in started:
+        group.close()
 
 
 @pytest.fixture
@@ -67,9 +82,9 @@ def train(trainers, prompts):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_engine_follows_the_trainer(make_sync, omnis, pattern):
+def test_the_engine_follows_the_trainer(make_sync, groups, omnis, pattern):
     model = omnis[pattern]
-    trainers, engines = start(model, model.store)
+    trainers, engines = groups(model)
     sync = make_sync(trainers, engines)
     for version in (1, 2):
         train(trainers, model.prompts)
@@ -81,10 +96,10 @@ def test_the_engine_follows_the_trainer(make_sync, omnis, pattern):
 
 @torch.no_grad()
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_tensor_reaches_the_engine(make_sync, omnis, pattern):
+def test_every_tensor_reaches_the_engine(make_sync, groups, omnis, pattern):
     """One tensor at a time is disturbed: the answers' log-probs must move, except for what is known to have no effect."""
     model = omnis[pattern]
-    trainers, engines = start(model, model.store)
+    trainers, engines = groups(model)
     sync = make_sync(trainers, engines)
     prompts = [make_prompt(model.spec, model.store, text=range(40, 60), pictures=(0, 4))]
 

@@ -86,7 +86,6 @@ class VllmConfig:
     max_num_batched_tokens: int = 16384  #: tokens of one engine step
     max_num_seqs: int = 256  #: sequences of one engine step
     kv_cache_memory_mb: int = 128  #: key-value cache on the CPU, in MiB
-    prefix_caching: bool = False  #: keep the beginnings that prompts share; not for models without Mamba-2 layers
 
 
 @dataclass

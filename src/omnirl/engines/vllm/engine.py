@@ -1,7 +1,7 @@
 """The vLLM engine: requests in, vLLM's scheduler and kernels, ids and log-probs out.
 
 `LLMEngine` runs in this process and nothing in the background: whoever waits for a result steps it. Requests are batched
-continuously, so a batch depends on when requests are submitted; ids depend on the seed alone, log-probs on the batch only by rounding.
+continuously, so a batch depends on when they were submitted; ids depend on the seed, and on the batch only by rounding.
 
 Example:
     engine = VllmEngine(checkpoint, store, cfg.backend, "float32", "cpu")
@@ -10,7 +10,8 @@ Example:
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ class VllmEngine:
                 for output in outputs:
                     self._take(output)
             except BaseException as error:  # the seam: whatever vLLM raises ends the running requests
-                self._end_all(lambda sequence: sequence.fail(error, "vLLM failed: "))
+                self._end_all(partial(_failed, error))
                 if not isinstance(error, Exception):
                     raise
 
@@ -94,7 +95,7 @@ class VllmEngine:
         prompt = sequence.request.prompt
         if not sequence.tokens and output.prompt_token_ids != prompt.ids.tolist():
             counts = f"{len(output.prompt_token_ids)} instead of {len(prompt.ids)}"
-            self._end(sequence, lambda s: s.fail(PlaceholderMismatch(f"vLLM read other prompt ids: {counts}.")))
+            self._end(sequence, partial(_failed, PlaceholderMismatch(f"it read other prompt ids, {counts}.")))
             return
         for token, entry in zip(completion.token_ids, completion.logprobs, strict=True):
             sequence.append(token, entry[token].logprob, self.version)
@@ -109,14 +110,14 @@ class VllmEngine:
             if not sequence.finished:
                 self._end(sequence, _aborted)
 
-    def _end(self, sequence: Sequence, how: Any) -> None:
+    def _end(self, sequence: Sequence, how: Callable[[Sequence], None]) -> None:
         how(sequence)
         request_id = sequence.request.request_id
         del self._live[request_id]
         if self._core is not None:
             self._core.abort_request([request_id])
 
-    def _end_all(self, how: Any) -> None:
+    def _end_all(self, how: Callable[[Sequence], None]) -> None:
         for sequence in list(self._live.values()):
             self._end(sequence, how)
 
@@ -173,3 +174,7 @@ class VllmEngine:
 
 def _aborted(sequence: Sequence) -> None:
     sequence.stop_reason = StopReason.ABORT
+
+
+def _failed(error: BaseException, sequence: Sequence) -> None:
+    sequence.fail(error, "vLLM failed: ")

@@ -18,8 +18,10 @@ class NonGatedExperts(CPUUnquantizedExperts):
     """`down(relu(up(x))²)` an expert, weighted and summed over a token's experts; plain matrices, nothing is repacked."""
 
     @staticmethod
-    def is_supported_config(cls, moe_config, *args, **kwargs):  # type: ignore[no-untyped-def,override] # noqa: ANN, PLW0211
-        """vLLM asks with the class as the first argument; the answer is (yes, why not)."""
+    def is_supported_config(  # type: ignore[override]
+        _cls: type, moe_config: config.FusedMoEConfig, *args: object, **kwargs: object
+    ) -> tuple[bool, str | None]:
+        """Yes, or why not."""
         return not moe_config.is_act_and_mul, "the experts have a gate"
 
     @staticmethod
@@ -33,7 +35,7 @@ class NonGatedExperts(CPUUnquantizedExperts):
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: the kernels of the parent want their own layout."""
 
-    def apply(  # type: ignore[override]
+    def apply(
         self,
         output: Tensor,
         hidden_states: Tensor,
@@ -74,5 +76,5 @@ def install() -> None:
         ours = [NonGatedExperts] if backend == unquantized.UnquantizedMoeBackend.CPU else []
         return [*ours, *choose(backend)]
 
-    config.FusedMoEConfig.__post_init__ = check_but_allow
+    config.FusedMoEConfig.__post_init__ = check_but_allow  # type: ignore[method-assign]
     unquantized.backend_to_kernel_cls = choose_with_ours

@@ -21,12 +21,11 @@ from vllm.inputs.engine import mm_input, tokens_input
 from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItem, MultiModalKwargsItems, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind
 
+from omnirl.config.check import VLLM_TEMPERATURES
 from omnirl.errors import EngineError, PlaceholderMismatch
 from omnirl.media.pixels import normalize
 from omnirl.types import EncodedPrompt, MediaRef, MediaStore, ModelSpec, SamplingParams
 
-#: vLLM takes 0 and what lies between; it would raise a lower one without an error
-TEMPERATURES = (0.01, 2.0)
 _IMAGE = "image"
 #: what vLLM's model reads of a picture: pixels `[3, H, W]`, (H, W), embeddings
 _FIELDS = {name: MultiModalFieldConfig.batched(_IMAGE) for name in ("pixel_values_flat",)} | {
@@ -77,7 +76,7 @@ class InputBuilder:
             if len(self._pictures) > self._keep:
                 self._pictures.popitem(last=False)
         self._pictures.move_to_end(ref.digest)
-        return item, item["num_tokens_per_image"].data
+        return item, int(item["num_tokens_per_image"].data)  # type: ignore[arg-type]  # we put an int there
 
     def _load(self, digest: str) -> MultiModalKwargsItem:
         pixels, patch, merge = self._store.get(digest), self._spec.patch_size, self._spec.merge
@@ -93,12 +92,12 @@ class InputBuilder:
 
 
 def sampling_params(sampling: SamplingParams, name: str) -> VllmSampling:
-    """The same semantics for vLLM (with `logprobs_mode=processed_logprobs`). Raises `EngineError` for a temperature that it lacks.
+    """The same semantics for vLLM with `logprobs_mode=processed_logprobs`. Raises `EngineError` for a temperature it lacks.
 
     A bias of −inf is added to the logits before temperature and softmax, so that a banned id leaves the distribution; at
     temperature 0 vLLM's log-probs are those of temperature 1.
     """
-    lowest, highest = TEMPERATURES
+    lowest, highest = VLLM_TEMPERATURES
     if sampling.temperature != 0 and not lowest <= sampling.temperature <= highest:
         raise EngineError(
             f"{name}: temperature {sampling.temperature:g} is not one that vLLM has: 0 (greedy), or {lowest:g} to {highest:g}."

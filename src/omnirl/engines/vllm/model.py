@@ -1,7 +1,7 @@
 """vLLM's Nemotron Omni with two repairs: its vision path in float32, and a projector that receives new weights.
 
-vLLM casts vision features to bfloat16 by a literal, which a float32 projector refuses; and it loads the projector past the weight
-loaders that a reload relies on, so that new weights are dropped without a word.
+vLLM casts vision features to bfloat16 by a literal, which a float32 projector refuses; and it loads the projector past the
+weight loaders that a reload relies on, so that new weights are dropped without a word.
 """
 
 from collections.abc import Iterable, Iterator

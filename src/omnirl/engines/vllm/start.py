@@ -9,12 +9,16 @@ Example:
     stop(core)
 """
 
+import gc
 import importlib.util
+import logging
 import os
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
@@ -41,20 +45,26 @@ ENVIRONMENT = {
 #: pictures of one prompt for which vLLM plans memory
 _MAX_PICTURES = 64
 
-#: engines of this process that are not stopped, and whether their process group is vLLM's own
-_running: list[Any] = []
-_own_group = False
+
+@dataclass(slots=True)
+class _Shared:
+    """What the engines of this process share: `running` are not stopped; `owns_group`: they made the process group."""
+
+    running: list[Any] = field(default_factory=list)
+    owns_group: bool = False
+
+
+_shared = _Shared()
 
 
 def start(checkpoint: Path, backend: BackendConfig, *, context: int, dtype: str, device: str) -> "LLMEngine":
     """Raises `HardwareError` for a missing or unfitting package, `EngineError` for everything that vLLM refuses."""
-    global _own_group
     load(device)
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    if not _running:
-        _own_group = not torch.distributed.is_initialized()
+    if not _shared.running:
+        _shared.owns_group = not torch.distributed.is_initialized()
     with _undisturbed(), eager(device):
         try:
             core = LLMEngine.from_engine_args(EngineArgs(**engine_args(checkpoint, backend, context, dtype, device)))
@@ -63,22 +73,27 @@ def start(checkpoint: Path, backend: BackendConfig, *, context: int, dtype: str,
         except Exception as error:  # the seam: whatever vLLM raises
             _leave_group()
             raise EngineError(explain(error, checkpoint, backend, device)) from error
-    _running.append(core)
+    core.engine_core._finalizer.detach()  # type: ignore[attr-defined]  # it would end what all engines of the process share
+    _shared.running.append(core)
     return core
 
 
 def stop(core: "LLMEngine") -> None:
-    """Free the engine; the last one also ends vLLM's process group."""
-    _running.remove(core)
-    core.engine_core.engine_core.model_executor.shutdown()
+    """Free the engine; with the last one goes what engines share."""
+    _shared.running.remove(core)
+    gc.unfreeze()  # vLLM exempts what lives when it starts from collection, itself included
+    if not _shared.running or core.vllm_config.parallel_config.world_size > 1:
+        core.model_executor.shutdown()  # in this process it would take from other engines what they share
     _leave_group()
 
 
 def _leave_group() -> None:
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+    from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
 
-    if not _running and _own_group:
-        cleanup_dist_env_and_memory()
+    if not _shared.running:
+        destroy_model_parallel()
+        if _shared.owns_group:
+            destroy_distributed_environment()
 
 
 def load(device: str) -> None:
@@ -90,8 +105,9 @@ def load(device: str) -> None:
         raise HardwareError(f"backend.name=vllm needs the package vLLM, which is not installed: {INSTALL[device]}.")
     _check_torch(device)
     try:
-        import vllm  # noqa: F401
-        from vllm.platforms import current_platform
+        with _quiet():
+            import vllm  # noqa: F401
+            from vllm.platforms import current_platform
     except Exception as error:  # a broken build raises anything
         hint = " librosa was imported before it, which its import does not survive." * ("librosa" in sys.modules)
         raise HardwareError(f"vLLM cannot be imported ({error!r}).{hint} Reinstall it: {INSTALL[device]}.") from error
@@ -139,7 +155,7 @@ def engine_args(checkpoint: Path, backend: BackendConfig, context: int, dtype: s
         "max_num_seqs": cfg.max_num_seqs,
         "max_num_batched_tokens": cfg.max_num_batched_tokens,
         "enforce_eager": cfg.enforce_eager or cpu,
-        "enable_prefix_caching": cfg.prefix_caching,
+        "enable_prefix_caching": False,  # vLLM 0.32 fails with it: without Mamba-2 layers, and with them on the CPU
         "mamba_ssm_cache_dtype": "float32",
         "logprobs_mode": "processed_logprobs",  # with temperature and bans, which the raw ones leave out
         "limit_mm_per_prompt": {"image": _MAX_PICTURES, "video": 0, "audio": 0},
@@ -174,9 +190,7 @@ def explain(error: Exception, checkpoint: Path, backend: BackendConfig, device: 
         else f"backend.vllm.gpu_memory_utilization (now {cfg.gpu_memory_utilization:g})"
     )
     remedy = ""
-    if "no mamba layers" in text:
-        remedy = " A model without Mamba-2 layers needs backend.vllm.prefix_caching=false."
-    elif "kv cache is needed" in text or "no available memory for the cache" in text:
+    if "kv cache is needed" in text or "no available memory for the cache" in text:
         remedy = f" Raise {memory}, or lower backend.max_model_len (now {backend.max_model_len})."
     elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "available memory" in text or "free memory" in text:
         remedy = f" Lower {memory}, or free memory on this machine."
@@ -189,13 +203,25 @@ def eager(device: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def _quiet() -> Iterator[None]:
+    """vLLM warns of dozens of things that are so on purpose, on loggers of others too."""
+    with warnings.catch_warnings(action="ignore"):
+        before = logging.root.manager.disable
+        logging.disable(max(before, logging.WARNING))
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+@contextmanager
 def _undisturbed() -> Iterator[None]:
     """Put back what vLLM changes for the whole process while it starts: random states, torch's thread setting (which its CPU
     worker replaces), and libraries that children would preload."""
     python, numpy, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
     preload = os.environ.get("LD_PRELOAD")
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _quiet():
             yield
     finally:
         random.setstate(python)

@@ -1,7 +1,7 @@
 """New weights in vLLM's worker, bucket by bucket: mixed into its class (`worker_extension_cls`), called by `collective_rpc`.
 
-vLLM's layerwise reload puts each layer through its own loading and repacking again once all of the layer's tensors have arrived, and
-copies the outcome into the storage in use. Between the first bucket and `finish_refit` the model cannot run.
+vLLM's layerwise reload puts each layer through its own loading and repacking again once all of the layer's tensors have
+arrived, and copies the outcome into the storage in use. Between the first bucket and `finish_refit` the model cannot run.
 """
 
 from collections.abc import Mapping
@@ -47,5 +47,6 @@ def _refresh_convolutions(model: nn.Module) -> None:
     """In bfloat16 on the CPU a Mamba-2 layer reads its convolution from a buffer, which vLLM fills only at the first load."""
     for module in model.modules():
         unpacked = getattr(getattr(module, "conv1d", None), "_cpu_unpacked_conv_weight", None)
-        if unpacked is not None and hasattr(module, "conv_weights"):
-            module.conv_weights.copy_(unpacked)
+        buffer = getattr(module, "conv_weights", None)
+        if isinstance(unpacked, Tensor) and isinstance(buffer, Tensor):
+            buffer.copy_(unpacked)
