@@ -16,6 +16,7 @@ from omnirl.types import Deadline, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import MINUTE, PATTERNS, make_prompt, mixed_prompts, request, sample
 
 SYNCS = {"transfer": WeightTransfer}
+ENGINES = ["hf", pytest.param("megatron", marks=pytest.mark.engines)]
 #: no picture of these prompts is a video, and engines ignore layer scales
 INERT = ("video_embedder", "layer_scale")
 
@@ -29,11 +30,11 @@ def deadline():
     return Deadline.after(MINUTE)
 
 
-def start(model, store, launcher="inproc"):
+def start(model, store, launcher="inproc", name="hf"):
     """A trainer group and an engine group of one checkpoint."""
     launch = make_launcher(launcher).start
     trainer = {"model": ModelConfig(), "trainer": TrainerConfig(), "algo": AlgoConfig(), "temperature": 1.0}
-    engine = {"name": "hf", "backend": BackendConfig(), "dtype": "float32", "device": "cpu"}
+    engine = {"name": name, "backend": BackendConfig(name=name), "dtype": "float32", "device": "cpu"}
     common = {"checkpoint": model.path, "store": store}
     trainers = launch("omnirl.trainers.torch:TorchTrainer", {**common, **trainer})
     return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **engine})
@@ -66,10 +67,11 @@ def train(trainers, prompts):
     trainers.call("train_step", batch, 1e-2, deadline=deadline())
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_engine_follows_the_trainer(make_sync, omnis, pattern):
+def test_the_engine_follows_the_trainer(make_sync, omnis, engine, pattern):
     model = omnis[pattern]
-    trainers, engines = start(model, model.store)
+    trainers, engines = start(model, model.store, name=engine)
     sync = make_sync(trainers, engines)
     for version in (1, 2):
         train(trainers, model.prompts)
@@ -80,11 +82,12 @@ def test_the_engine_follows_the_trainer(make_sync, omnis, pattern):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_tensor_reaches_the_engine(make_sync, omnis, pattern):
+def test_every_tensor_reaches_the_engine(make_sync, omnis, engine, pattern):
     """One tensor at a time is disturbed: the answers' log-probs must move, except for what is known to have no effect."""
     model = omnis[pattern]
-    trainers, engines = start(model, model.store)
+    trainers, engines = start(model, model.store, name=engine)
     sync = make_sync(trainers, engines)
     prompts = [make_prompt(model.spec, model.store, f"p{i}", text=range(40 + i, 60 + i), pictures=(0, 1, 4)) for i in range(2)]
 
