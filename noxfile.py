@@ -54,7 +54,7 @@ def nightly(session):
 
 @nox.session
 def docs(session):
-    """Links and commands in the documentation."""
+    """The documentation against the code; `docs/generate.py` writes the generated tables."""
     python(session, "pytest", "tests/test_docs.py", *session.posargs)
 
 

@@ -1,6 +1,7 @@
 """What every `Trainer` does. A factory of the list takes a checkpoint, a media store and settings."""
 
 import math
+import resource
 import shutil
 from dataclasses import replace
 
@@ -284,6 +285,19 @@ class TestCheckpoint:
         trainer.save(tmp_path)
         with pytest.raises(CheckpointError, match="cannot be loaded"):
             make(model_config={"freeze": ["vision_model"]}).load(tmp_path)
+
+    @pytest.mark.parametrize("limit", [1_000, 1_000_000])
+    def test_a_full_disk(self, make, batch, tmp_path, limit):
+        """The limit on the size of a file stands for it: within the weights, and within the optimizer's state."""
+        trainer = make()
+        trainer.train_step(batch, LR)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            with pytest.raises(CheckpointError, match=r"the trainer cannot be saved .* make room there"):
+                trainer.save(tmp_path / "saved")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     def test_a_folder_that_cannot_be_written(self, make, tmp_path):
         (tmp_path / "file").write_text("")

@@ -1,4 +1,5 @@
 import json
+import resource
 import shutil
 
 import numpy as np
@@ -170,6 +171,18 @@ class TestExport:
         with pytest.raises(ModelError, match="it exists and is not a model directory; choose another folder"):
             policy.export(tmp_path)
         assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+    def test_a_full_disk_leaves_the_earlier_export(self, policy, tmp_path):
+        policy.export(tmp_path / "out")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+            with pytest.raises(ModelError, match="out: the model cannot be written"):
+                policy.export(tmp_path / "out")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [p.name for p in tmp_path.iterdir()] == ["out"]
+        assert load_policy(tmp_path / "out")
 
     def test_a_folder_that_cannot_be_written(self, policy, tmp_path):
         (tmp_path / "file").write_text("")

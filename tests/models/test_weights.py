@@ -62,3 +62,16 @@ def test_views_share_the_model_s_memory(omni):
     model = load_policy(omni.path).model
     checkpoint_views(model)["language_model.lm_head.weight"].fill_(7)
     assert (model.language_model.lm_head.weight == 7).all()
+
+
+def test_names_of_the_audio_part():
+    """The miniature has none; published checkpoints do."""
+    model = torch.nn.Module()
+    for name, parts in {"audio_tower": ["layers"], "embed_audio": ["layer_norm", "linear_1", "linear_2"]}.items():
+        model.add_module(name, torch.nn.ModuleDict({part: torch.nn.Linear(1, 1, bias=False) for part in parts}))
+    assert sorted(to_checkpoint(model)) == [
+        "sound_encoder.encoder.layers.weight",
+        "sound_projection.linear1.weight",
+        "sound_projection.linear2.weight",
+        "sound_projection.norm.weight",
+    ]

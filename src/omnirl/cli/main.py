@@ -4,6 +4,7 @@ Nothing heavy is imported at the top: `omnirl --help` must be quick. An `OmnirlE
 message on stderr and the error's exit code, here and nowhere else.
 """
 
+import os
 import sys
 
 import typer
@@ -34,6 +35,8 @@ app.add_typer(recipes.app, name="recipes")
 
 def main() -> None:
     """Run the command line and leave with its exit code: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met."""
+    # OpenMP's threads spin while they wait; with other work on the machine that made a step ten times slower
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="omnirl")
     except OmnirlError as error:

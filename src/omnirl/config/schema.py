@@ -6,7 +6,7 @@ The comment after a field (`#:`) is its one-line documentation: help and the ref
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+MISSING: Any = "???"  # OmegaConf's word for it; importing OmegaConf would slow down `omnirl --help`
 
 
 @dataclass
@@ -251,7 +251,7 @@ class CheckpointConfig:
 
     every: int = 50  #: steps between checkpoints; 0 only at the end
     keep: int = 2  #: newest checkpoints that are kept
-    resume: str | None = None  #: run folder to continue, or `auto` for `hydra.run.dir` when it holds a checkpoint
+    resume: str | None = None  #: run folder to continue; `auto`: `hydra.run.dir`, from the start where it has no checkpoint
 
 
 @dataclass

@@ -59,11 +59,8 @@ class RunFolder:
         behind.
         """
         run = cls(path)
-        if run.holds_run and not resume:
-            raise ConfigError(
-                f"hydra.run.dir={path} holds a run already ({run.record.name}); choose another hydra.run.dir, or continue it "
-                "with checkpoint.resume=auto"
-            )
+        if not resume:
+            run.check_new()
         config = cfg if isinstance(cfg, DictConfig) else OmegaConf.structured(cfg)
         yaml = OmegaConf.to_yaml(config, resolve=True)
         record = json.dumps(run._record(config.seed), indent=1) + "\n"
@@ -84,6 +81,14 @@ class RunFolder:
             raise CheckpointError(f"{self.config} is missing, damaged, or of another version of omnirl: {reason}") from error
         assert isinstance(found, Config)
         return found
+
+    def check_new(self) -> None:
+        """Raises `ConfigError` when the folder holds a run."""
+        if self.holds_run:
+            raise ConfigError(
+                f"hydra.run.dir={self.path} holds a run already ({self.record.name}); choose another hydra.run.dir, or "
+                "continue it with checkpoint.resume=auto"
+            )
 
     @property
     def config(self) -> Path:

@@ -7,17 +7,21 @@ Example:
 """
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from omnirl.config.schema import Config
-from omnirl.media import GridRule, MediaLoader
+from omnirl.errors import ConfigError
+from omnirl.media import DictStore, GridRule, MediaLoader
 from omnirl.models import read_spec
 from omnirl.prompt import PromptEncoder, Tokenizer
 from omnirl.types import MediaStore, ModelSpec, WorkerGroup
 
 from .launchers import make_launcher
+
+TRAINERS = {"torch": "omnirl.trainers.torch:TorchTrainer"}
 
 
 def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
@@ -44,40 +48,43 @@ def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncod
     )
 
 
-@contextmanager
-def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> Iterator[WorkerGroup]:
+def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractContextManager[WorkerGroup]:
     """Start the trainer's workers; they end with the context."""
-    group = make_launcher(cfg.cluster.launcher).start(
-        "omnirl.trainers.torch:TorchTrainer",
-        {
-            "checkpoint": checkpoint,
-            "store": store,
-            "model": cfg.model,
-            "trainer": cfg.trainer,
-            "algo": cfg.algo,
-            "temperature": cfg.rollout.temperature,
-        },
-    )
-    try:
-        yield group
-    finally:
-        group.close()
+    if cfg.trainer.name not in TRAINERS:
+        raise ConfigError(
+            f"trainer.name: '{cfg.trainer.name}' is not a trainer of this version; available: {', '.join(TRAINERS)}."
+        )
+    settings = {
+        "model": cfg.model,
+        "trainer": cfg.trainer,
+        "algo": cfg.algo,
+        "temperature": cfg.rollout.temperature,
+    }
+    return _group(cfg, TRAINERS[cfg.trainer.name], checkpoint, store, settings)
+
+
+def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractContextManager[WorkerGroup]:
+    """Start the engine's workers; they end with the context."""
+    settings = {
+        "name": cfg.backend.name,
+        "backend": cfg.backend,
+        "dtype": cfg.model.dtype,
+        "device": cfg.trainer.device,
+    }
+    return _group(cfg, "omnirl.engines.worker:EngineWorker", checkpoint, store, settings)
 
 
 @contextmanager
-def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> Iterator[WorkerGroup]:
-    """Start the engine's workers; they end with the context."""
-    group = make_launcher(cfg.cluster.launcher).start(
-        "omnirl.engines.worker:EngineWorker",
-        {
-            "name": cfg.backend.name,
-            "checkpoint": checkpoint,
-            "store": store,
-            "backend": cfg.backend,
-            "dtype": cfg.model.dtype,
-            "device": cfg.trainer.device,
-        },
-    )
+def _group(
+    cfg: Config, factory: str, checkpoint: Path, store: MediaStore, settings: Mapping[str, Any]
+) -> Iterator[WorkerGroup]:
+    launcher = make_launcher(cfg.cluster.launcher)
+    if launcher.name != "inproc" and isinstance(store, DictStore):
+        raise ConfigError(
+            f"cluster.launcher={launcher.name} starts other processes, which cannot see media.store=memory; "
+            "set media.store=shared_memory."
+        )
+    group = launcher.start(factory, {"checkpoint": checkpoint, "store": store, **settings})
     try:
         yield group
     finally:

@@ -6,6 +6,7 @@ Example:
 """
 
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from rich.console import Console
 from omnirl.config.schema import Config
 from omnirl.data import ensure_dataset, load_prompts
 from omnirl.envs import make_env
-from omnirl.errors import CheckpointError, OmnirlError, ParityError
+from omnirl.errors import CheckpointError, ConfigError, OmnirlError, ParityError
 from omnirl.media import make_store
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
@@ -37,16 +38,19 @@ from .train import train
 #: smallest recipe of each kind of layer: attention, Mamba-2, experts
 RECIPES = ("tiny_omni_count", "tiny_omni_hybrid", "tiny_omni_moe")
 
-#: what makes a recipe small enough; float32, because the gates are those of float32; the form counts, so that groups of a model
-#: that has learnt little else differ
+#: What makes a recipe small enough. float32, because the gates are those of float32; one thread, because more only slow such
+#: a model down; a reward for the form, so that completions of a model that has learnt little else differ.
 SETTINGS = (
     "model.dtype=float32",
     "dataset.synthetic.num_train=64",
     "dataset.synthetic.num_eval=16",
-    "trainer.warmup.max_steps=20",
+    "trainer.warmup.max_steps=30",
     "trainer.warmup.batch_size=16",
+    "trainer.warmup.lr=2e-3",
     "trainer.warmup.lr_warmup_steps=5",
     "trainer.warmup.eval_from=1000",
+    "trainer.threads=1",
+    "backend.hf.threads=1",
     "trainer.max_steps=2",
     "algo.group_size=8",
     "algo.prompts_per_step=8",
@@ -63,6 +67,8 @@ SETTINGS = (
     "logger.samples_every=0",
 )
 
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 #: largest `token_mult_prob_error` (mean exp|Δ log-prob|) between trainer and engine in float32
 AGREEMENT = 1.00001
 #: largest |Δ log-prob| between an engine with refitted weights and one that loaded the same weights from an export
@@ -71,11 +77,15 @@ RELOAD = 1e-6
 
 def smoke(configs: Sequence[Config], folder: Path, console: Console) -> int:
     """Run all checks of all `configs`, which are changed to build everything in `folder`. A gate that is not met ends nothing;
-    an error ends its recipe. Returns the exit code."""
+    an error ends its recipe. Returns the exit code. Raises `ConfigError` for a configuration without a GRPO step."""
+    if short := next((cfg for cfg in configs if cfg.trainer.max_steps < 1), None):
+        raise ConfigError(
+            f"{short.recipe_name}: trainer.max_steps=0 leaves no GRPO step to check; the smoke test needs at least 1"
+        )
     started, checks = time.monotonic(), list[Check]()
     with CheckTable(console) as table, ExitStack() as stack:
         runner = _Runner(table, checks)
-        runner.run("", [("import", lambda: _import(stack))])
+        runner.run("", [("import", lambda: _import(folder, stack))])
         for cfg in configs:
             cfg.cache_dir = str(folder / "cache")
             with ExitStack() as recipe_stack:
@@ -117,8 +127,12 @@ class _Runner:
         self._table.end(check)
 
 
-def _import(stack: ExitStack) -> str:
-    """The heavy imports, once and with a time of their own; transformers' advice on faster kernels is kept out of the table."""
+def _import(folder: Path, stack: ExitStack) -> str:
+    """The heavy imports, once and with a time of their own. What they do unasked is undone: torch makes a folder for compiled
+    kernels among the temporary files, transformers prints advice on faster ones."""
+    if _TORCH_CACHE not in os.environ:
+        os.environ[_TORCH_CACHE] = str(folder / "cache" / "torch")
+        stack.callback(os.environ.pop, _TORCH_CACHE)
     torch, transformers = import_module("torch"), import_module("transformers")
     for module in ("omnirl.engines.hf", "omnirl.trainers.torch"):
         import_module(module)
@@ -234,7 +248,7 @@ class _RecipePath:
 
     def supervised(self) -> str:
         """The supervised loss falls."""
-        self._train(trainer={"max_steps": 0})
+        self._train(trainer={"max_steps": 0}, checkpoint={"every": 0})
         losses = [row["warmup/loss"] for row in read_rows(self._run / "warmup.jsonl")]
         if not losses:
             return "the recipe has no warm-up"

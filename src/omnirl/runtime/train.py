@@ -4,6 +4,7 @@ Example:
     exit_code = train(cfg, Path("runs/tiny_omni_count/20260101-120000"))
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,92 +15,100 @@ from omnirl.data import ensure_dataset, load_prompts
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError
 from omnirl.media import make_store
+from omnirl.prompt import PromptEncoder
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
-from omnirl.types import Tracker
+from omnirl.types import Prompt, Tracker
 
-from .checkpoints import CheckpointStore
-from .controller import Controller, Parts
+from .checkpoints import Checkpoint, CheckpointStore
+from .controller import Controller, Parts, RunState
 from .models import ensure_model
 from .run_folder import RunFolder
 from .session import engine_group, make_encoder, model_spec, trainer_group
 
+_TRIED = 8
+
 
 def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     """Train, or continue the run that `checkpoint.resume` names. `console`: where progress is shown (default: stdout). Returns
-    the process's exit code."""
-    run_dir, resume = _resolve_resume(cfg, run_dir)
+    the process's exit code.
+
+    The run's folder is written once everything is loaded and the first rows are encoded: what is wrong before leaves nothing.
+    """
+    run, continued, checkpoint = _find_run(cfg, run_dir)
     console = console or Console()
     dataset = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
     train_rows = load_prompts(dataset / cfg.dataset.train)
     eval_rows = load_prompts(dataset / cfg.dataset.eval)
-    checkpoint_dir = ensure_model(cfg)
-    spec = model_spec(cfg, checkpoint_dir)
+    model = ensure_model(cfg)
+    spec = model_spec(cfg, model)
     env = make_env(cfg.env)
-    store = CheckpointStore(run_dir / "checkpoints", cfg.checkpoint.keep)
-    checkpoint = store.latest() if resume else None
-    if resume and checkpoint is None:
-        raise CheckpointError(f"{run_dir}: there is no checkpoint to resume from (checkpoint.resume).")
-    run = RunFolder.create(run_dir, cfg, resume=resume)
     with ExitStack() as stack:
         media = make_store(cfg.media.store)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)
-        console.print(f"run folder {run.path}", soft_wrap=True, highlight=False)
-        trainers = stack.enter_context(trainer_group(cfg, checkpoint_dir, media))
-        engines = stack.enter_context(engine_group(cfg, checkpoint_dir, media))
+        _try_rows(cfg, encoder, train_rows, eval_rows)
+        trainers = stack.enter_context(trainer_group(cfg, model, media))
+        engines = stack.enter_context(engine_group(cfg, model, media))
         progress = Progress(console) if cfg.logger.progress else Progress(Console(quiet=True))
         stack.callback(progress.close)
-        metrics = _sinks(cfg, run, progress, resume)
-        stack.callback(metrics.close)
-        warmup_metrics = JsonlTracker(run.path / "warmup.jsonl", resume_step=_WARMUP_ALL if resume else None)
-        stack.callback(warmup_metrics.close)
-        runner = RolloutRunner(engines, encoder, env, spec, cfg.rollout, cfg.seed)
         parts = Parts(
             trainers=trainers,
             engines=engines,
             sync=WeightTransfer(trainers, engines),
-            runner=runner,
+            runner=RolloutRunner(engines, encoder, env, spec, cfg.rollout, cfg.seed),
             encoder=encoder,
             train=train_rows,
             eval=eval_rows,
-            metrics=metrics,
-            warmup_metrics=warmup_metrics,
             progress=progress,
         )
         controller = Controller(cfg, parts, run)
         if checkpoint is not None:
             controller.restore(checkpoint)
-        return controller.run()
+        RunFolder.create(run.path, cfg, resume=continued)
+        console.print(f"run folder {run.path}", soft_wrap=True, highlight=False)
+        metrics, warmup_metrics = _sinks(cfg, run, progress, controller.state if continued else None)
+        stack.callback(metrics.close)
+        stack.callback(warmup_metrics.close)
+        return controller.run(metrics, warmup_metrics)
 
 
-_WARMUP_ALL = 1 << 60
+def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint | None]:
+    """The run's folder, whether a run there is continued, and from which checkpoint (None: from the start).
+
+    `auto` starts over where a run ended before its first checkpoint, so that a preempted job may be started again as it is.
+    """
+    resume = cfg.checkpoint.resume
+    if resume is None:
+        run = RunFolder(run_dir)
+        run.check_new()
+        return run, False, None
+    run = RunFolder(run_dir if resume == "auto" else Path(resume).expanduser())
+    checkpoint = CheckpointStore(run.checkpoints, cfg.checkpoint.keep).latest()
+    if checkpoint is None and resume != "auto":
+        raise CheckpointError(f"{run.path}: there is no checkpoint to resume from (checkpoint.resume).")
+    return run, run.holds_run or checkpoint is not None, checkpoint
 
 
-def _resolve_resume(cfg: Config, run_dir: Path) -> tuple[Path, bool]:
-    """The folder to run in, and whether it is continued."""
-    if cfg.checkpoint.resume is None:
-        return run_dir, False
-    if cfg.checkpoint.resume == "auto":
-        return run_dir, bool(CheckpointStore(run_dir / "checkpoints").steps())
-    return Path(cfg.checkpoint.resume), True
+def _try_rows(cfg: Config, encoder: PromptEncoder, train_rows: Sequence[Prompt], eval_rows: Sequence[Prompt]) -> None:
+    """Encode a few rows of each file, so that a wrong path or template shows at once. Raises the encoder's errors."""
+    for prompt in (*train_rows[:_TRIED], *eval_rows[:_TRIED]):
+        encoder.encode(prompt)
+    if cfg.trainer.warmup.max_steps:
+        for prompt in train_rows[:_TRIED]:
+            encoder.encode_target(prompt)
 
 
-def _sinks(cfg: Config, run: RunFolder, progress: Progress, resume: bool) -> FanOut:
-    step = _last_step(run) if resume else None
+def _sinks(cfg: Config, run: RunFolder, progress: Progress, state: RunState | None) -> tuple[FanOut, FanOut]:
+    """Trackers of GRPO and of the warm-up. With `state`, rows after it are dropped; it will log row 0 again when it stands
+    before step 1."""
+    step = None if state is None else state.step or -1
     sinks: dict[str, Tracker] = {"jsonl": JsonlTracker(run.metrics, resume_step=step)}
     if cfg.logger.tensorboard:
         from omnirl.track.tensorboard import TensorBoardTracker
 
         sinks["tensorboard"] = TensorBoardTracker(run.tensorboard, resume_step=step)
-    sinks["progress"] = progress
-    return FanOut(sinks)
-
-
-def _last_step(run: RunFolder) -> int:
-    from .checkpoints import read_state
-
-    latest = CheckpointStore(run.checkpoints).latest()
-    assert latest is not None
-    return int(read_state(latest.folder)["step"])
+    warmup_step = None if state is None else state.warmup_step or -1
+    warmup = JsonlTracker(run.path / "warmup.jsonl", resume_step=warmup_step)
+    return FanOut({**sinks, "progress": progress}), FanOut({"jsonl": warmup, "progress": progress})

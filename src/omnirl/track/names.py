@@ -81,6 +81,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("rollout/reward_{part}", "Mean of one reward part", "unweighted, in [0, 1]"),
     Metric("eval/accuracy", "Mean reward of the greedy answers to held-out prompts"),
     Metric("eval/accuracy_ci95", "Half-width of its 95 % interval", "1.96 · deviation / √samples"),
+    Metric("eval/accuracy_{kind}", "The same for the rows of one `kind`"),
     Metric("eval/samples", "Held-out prompts that were answered"),
     Metric("eval/length_mean", "Mean number of generated tokens of an answer"),
     Metric("sync/bytes", "Bytes of weights sent to the engines"),

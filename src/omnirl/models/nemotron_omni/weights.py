@@ -10,6 +10,7 @@ Example:
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ _RENAMES = (
     (r"^multi_modal_projector\.layer_norm\.", "mlp1.0."),
     (r"^multi_modal_projector\.linear_1\.", "mlp1.1."),
     (r"^multi_modal_projector\.linear_2\.", "mlp1.3."),
+    (r"^audio_tower\.", "sound_encoder.encoder."),
+    (r"^embed_audio\.layer_norm\.", "sound_projection.norm."),
+    (r"^embed_audio\.linear_(\d)\.", r"sound_projection.linear\1."),
     (r"^vision_model\.embeddings\.patch_projection\.", "vision_model.radio_model.model.patch_generator.embedder."),
     (r"^vision_model\.embeddings\.video_patch_projection\.", "vision_model.radio_model.model.patch_generator.video_embedder."),
     (r"^vision_model\.embeddings\.position_embedding$", "vision_model.radio_model.model.patch_generator.pos_embed"),
@@ -93,6 +97,7 @@ class _Fused:
         return torch.cat(self.parts)
 
 
+@cache
 def _rename(name: str) -> str:
     for pattern, replacement in _RENAMES:
         renamed, count = re.subn(pattern, replacement, name)

@@ -1,0 +1,471 @@
+"""Whole runs of a miniature: what they leave, how they end, and that a resumed run is the uninterrupted one."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from omnirl.config.schema import (
+    AlgoConfig,
+    BackendConfig,
+    CheckpointConfig,
+    Config,
+    DatasetConfig,
+    EvalConfig,
+    LoggerConfig,
+    ModelConfig,
+    RolloutConfig,
+    SyntheticConfig,
+    TrainerConfig,
+    WarmupConfig,
+)
+from omnirl.data import PromptSampler, ensure_dataset, load_prompts
+from omnirl.errors import CheckpointError, ConfigError, DataError, EngineError, MediaError, ModelError, TrainingDiverged
+from omnirl.rollout import RolloutRunner
+from omnirl.runtime import train as train_module
+from omnirl.runtime.checkpoints import CheckpointStore
+from omnirl.runtime.models import ensure_model
+from omnirl.runtime.train import train
+from omnirl.track.names import describe
+from omnirl.trainers.torch import TorchTrainer
+from omnirl.types import EnvReply, ImagePart, Reward
+from tests.omni import tiny
+
+WARMUP, STEPS, ROWS = 2, 3, 24
+
+
+class Coin:
+    """Rewards a completion by the parity of its ids, so that an untrained model has something to learn; `on_call` gets the
+    number of the call."""
+
+    def __init__(self, on_call=lambda number: None):
+        self.calls, self.on_call = 0, on_call
+
+    def respond(self, prompt, turns):
+        self.calls += 1
+        self.on_call(self.calls)
+        value = float(turns[0].completion.ids.sum() % 2)
+        return EnvReply(reward=Reward(value, {"exact": value}))
+
+
+@pytest.fixture
+def env(monkeypatch):
+    """Put an environment into the runs of this test; the first is a `Coin`."""
+
+    def use(environment):
+        monkeypatch.setattr(train_module, "make_env", lambda cfg: environment)
+
+    use(Coin())
+    return use
+
+
+@pytest.fixture
+def config(session_cache):
+    def make(**groups):
+        warmup = WarmupConfig(max_steps=WARMUP, batch_size=4, eval_from=1, eval_every=1, eval_samples=4, stop_accuracy=2.0)
+        settings = {
+            "model": ModelConfig(tiny=tiny()),
+            "backend": BackendConfig(max_model_len=128),
+            "dataset": DatasetConfig(synthetic=SyntheticConfig(num_train=ROWS, num_eval=8)),
+            "algo": AlgoConfig(group_size=4, prompts_per_step=4),
+            "trainer": TrainerConfig(max_steps=STEPS, lr=1e-3, warmup=warmup),
+            "rollout": RolloutConfig(max_new_tokens=3),
+            "eval": EvalConfig(every=2, samples=4, final_samples=8),
+            "checkpoint": CheckpointConfig(every=1, keep=100),
+            "logger": LoggerConfig(progress=False, samples_every=2),
+        }
+        return Config(
+            recipe_name="test", suite="smoke", description="a miniature", cache_dir=str(session_cache), **{**settings, **groups}
+        )
+
+    return make
+
+
+def rows(file):
+    """Metrics rows without what depends on the clock."""
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("timing/", "perf/"))} for row in found]
+
+
+def numbers(folder):
+    return list(CheckpointStore(folder / "checkpoints").steps())
+
+
+def assert_same_run(folder, expected):
+    for name in ("metrics.jsonl", "warmup.jsonl"):
+        assert rows(folder / name) == rows(expected / name)
+    found, wanted = (load_file(path / "export" / "model.safetensors") for path in (folder, expected))
+    assert found.keys() == wanted.keys()
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """A place for the uninterrupted run, made by the first test that needs it."""
+    return tmp_path_factory.mktemp("whole") / "run"
+
+
+@pytest.fixture
+def whole(whole_run, config, env):
+    if not whole_run.exists():
+        assert train(config(), whole_run) == 0
+    return whole_run
+
+
+class TestWholeRun:
+    def test_leaves_one_folder(self, whole):
+        names = {path.name for path in whole.iterdir()}
+        files = {"config.yaml", "run.json", "metrics.jsonl", "warmup.jsonl"}
+        assert names == files | {"tensorboard", "samples", "checkpoints", "export"}
+        assert numbers(whole) == [1, 2, 3, 4, 5]
+        assert [p.name for p in (whole / "samples").iterdir()] == ["step_000002.jsonl"]
+        assert len(list((whole / "tensorboard").iterdir())) == 1
+
+    def test_logs_every_step(self, whole):
+        assert [row["step"] for row in rows(whole / "metrics.jsonl")] == [0, 1, 2, 3]
+        assert [row["step"] for row in rows(whole / "warmup.jsonl")] == [1, 2]
+        evaluated = [row["step"] for row in rows(whole / "metrics.jsonl") if "eval/accuracy" in row]
+        assert evaluated == [0, 2, 3]
+        last = rows(whole / "metrics.jsonl")[-1]
+        assert last["eval/samples"] == 8
+        assert last["rollout/num_samples"] == 16
+        assert last["train/policy_version"] == 3
+
+    def test_learns_something(self, whole):
+        steps = rows(whole / "metrics.jsonl")[1:]
+        assert all(row["rollout/kept_groups"] > 0 for row in steps)
+        assert all(row["train/grad_norm"] > 0 for row in steps)
+        assert all(row["train/token_mult_prob_error"] < 1 + 1e-4 for row in steps)
+        store = CheckpointStore(whole / "checkpoints")
+        first, last = (load_file(store.folder / f"step_{n:06d}" / "trainer" / "model.safetensors") for n in (2, 5))
+        assert any(not np.array_equal(first[name], last[name]) for name in first)
+
+    def test_every_metric_is_in_the_glossary(self, whole):
+        files = [whole / "metrics.jsonl", whole / "warmup.jsonl"]
+        names = {name for file in files for line in file.read_text().splitlines() for name in json.loads(line)} - {"step"}
+        assert {name for name in names if describe(name) is None} == set()
+
+    def test_samples_can_be_read(self, whole):
+        sample = json.loads((whole / "samples" / "step_000002.jsonl").read_text().splitlines()[0])
+        assert len(sample["completions"]) == 4
+        assert all(Path(image).is_file() for image in sample["images"])
+
+    def test_the_same_again(self, whole, config, tmp_path):
+        assert train(config(), tmp_path / "again") == 0
+        assert_same_run(tmp_path / "again", whole)
+
+    def test_a_second_run_there_is_refused_before_anything_is_loaded(self, whole, config, monkeypatch):
+        monkeypatch.setattr(train_module, "ensure_model", lambda cfg: pytest.fail("the model was built"))
+        before = (whole / "config.yaml").read_text()
+        with pytest.raises(ConfigError, match=r"holds a run already .* continue it with checkpoint\.resume=auto"):
+            train(config(seed=5), whole)
+        assert (whole / "config.yaml").read_text() == before
+
+
+class TestResume:
+    @pytest.mark.parametrize("number", range(1, WARMUP + STEPS + 1))
+    def test_from_every_checkpoint(self, whole, config, tmp_path, number):
+        """As if the run had been killed a little later: rows after the checkpoint are there already."""
+        folder = shutil.copytree(whole, tmp_path / "run")
+        for later in range(number + 1, WARMUP + STEPS + 1):
+            shutil.rmtree(folder / "checkpoints" / f"step_{later:06d}")
+        shutil.rmtree(folder / "export")
+        assert train(config(checkpoint=CheckpointConfig(every=1, keep=100, resume=str(folder))), tmp_path / "unused") == 0
+        assert_same_run(folder, whole)
+        assert not (tmp_path / "unused").exists()
+        assert len(json.loads((folder / "run.json").read_text())["resumed"]) == 1
+
+    @pytest.mark.parametrize(
+        ("signum", "call", "saved"),
+        [
+            (signal.SIGTERM, 2, 1),  # the accuracy check of the first warm-up step
+            (signal.SIGINT, 6, 2),  # that of the last: the phase ends, the next does not begin
+            (signal.SIGTERM, 12, 2),  # the evaluation before GRPO
+            (signal.SIGINT, 20, 3),  # scoring of GRPO step 1
+            (signal.SIGTERM, 16 + 2 * 16, 4),  # scoring of step 2, which also evaluates
+        ],
+    )
+    def test_after_a_signal(self, whole, config, env, tmp_path, signum, call, saved):
+        env(Coin(lambda number: os.kill(os.getpid(), signum) if number == call else None))
+        seldom = CheckpointConfig(every=0, resume="auto")
+        assert train(config(checkpoint=seldom), tmp_path / "run") == 128 + signum
+        assert numbers(tmp_path / "run") == [saved]
+        assert not (tmp_path / "run" / "export").exists()
+        env(Coin())
+        assert train(config(checkpoint=seldom), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_a_signal_at_the_check_that_ends_the_warm_up(self, config, env, tmp_path):
+        """The phase must not go on after it, which it would if only its steps were remembered."""
+        trainer = config().trainer
+        trainer.warmup.max_steps, trainer.warmup.stop_accuracy = 5, -1.0
+        env(Coin(lambda number: os.kill(os.getpid(), signal.SIGTERM) if number == 1 else None))
+        auto = CheckpointConfig(every=0, resume="auto")
+        assert train(config(trainer=trainer, checkpoint=auto), tmp_path) == 128 + signal.SIGTERM
+        assert train(config(trainer=trainer, checkpoint=auto), tmp_path) == 0
+        assert [row["step"] for row in rows(tmp_path / "warmup.jsonl")] == [1]
+
+    def test_a_penalty_keeps_its_reference(self, config, env, tmp_path):
+        algo = AlgoConfig(group_size=4, prompts_per_step=4, kl_coef=0.1)
+        assert train(config(algo=algo), tmp_path / "whole") == 0
+        for number in (2, 4):
+            folder = shutil.copytree(tmp_path / "whole", tmp_path / str(number))
+            for later in range(number + 1, 6):
+                shutil.rmtree(folder / "checkpoints" / f"step_{later:06d}")
+            assert train(config(algo=algo, checkpoint=CheckpointConfig(every=1, keep=9, resume=str(folder))), folder) == 0
+            assert_same_run(folder, tmp_path / "whole")
+
+    def test_auto_in_a_new_folder_starts_a_run(self, whole, config, tmp_path):
+        assert train(config(checkpoint=CheckpointConfig(every=1, keep=9, resume="auto")), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_auto_where_no_checkpoint_was_reached_starts_over(self, whole, config, env, tmp_path, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(TorchTrainer, "warmup_step", diverge)
+            with pytest.raises(TrainingDiverged):
+                train(config(), tmp_path / "run")
+        assert numbers(tmp_path / "run") == [], "nothing was learnt"
+        assert train(config(checkpoint=CheckpointConfig(every=1, keep=9, resume="auto")), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_more_steps(self, whole, config, env, tmp_path):
+        folder = shutil.copytree(whole, tmp_path / "run")
+        longer = config(checkpoint=CheckpointConfig(resume=str(folder)))
+        longer.trainer.max_steps = STEPS + 1
+        assert train(longer, tmp_path) == 0
+        assert [row["step"] for row in rows(folder / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+        assert "max_steps: 4" in (folder / "config.yaml").read_text()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seed": 1}, "resume with the same dataset and `seed`"),
+            ({"dataset": DatasetConfig(synthetic=SyntheticConfig(num_train=20, num_eval=8))}, "24 rows .* this run has 20"),
+            ({"model": ModelConfig(tiny=tiny("M*M-"))}, "this trainer checkpoint cannot be loaded"),
+        ],
+    )
+    def test_another_configuration_leaves_the_run_as_it_is(self, whole, config, env, tmp_path, change, message):
+        before = {p: p.read_bytes() for p in whole.iterdir() if p.is_file()}
+        with pytest.raises(CheckpointError, match=message):
+            train(config(checkpoint=CheckpointConfig(resume=str(whole)), **change), tmp_path)
+        assert {p: p.read_bytes() for p in whole.iterdir() if p.is_file()} == before
+
+    def test_a_folder_without_a_checkpoint(self, config, tmp_path):
+        with pytest.raises(CheckpointError, match="there is no checkpoint to resume from"):
+            train(config(checkpoint=CheckpointConfig(resume=str(tmp_path / "nowhere"))), tmp_path)
+        assert not list(tmp_path.iterdir())
+
+
+def diverge(*_):
+    raise TrainingDiverged("loss nan")
+
+
+def fail_at(monkeypatch, method, call, error):
+    """The trainer's `method` raises at its n-th call."""
+    original, count = getattr(TorchTrainer, method), iter(range(1, 1000))
+
+    def failing(self, *args):
+        if next(count) == call:
+            raise error
+        return original(self, *args)
+
+    monkeypatch.setattr(TorchTrainer, method, failing)
+
+
+class TestFailure:
+    """With no periodic checkpoints: what there is was saved because of the failure."""
+
+    SELDOM = CheckpointConfig(every=0)
+    AUTO = CheckpointConfig(every=0, resume="auto")
+
+    @pytest.mark.parametrize(("method", "call", "saved"), [("warmup_step", 2, 1), ("train_step", 1, 2), ("train_step", 3, 4)])
+    def test_divergence_saves_the_last_whole_step(self, whole, config, env, tmp_path, monkeypatch, method, call, saved):
+        with monkeypatch.context() as patch:
+            fail_at(patch, method, call, TrainingDiverged("loss nan"))
+            with pytest.raises(TrainingDiverged, match="loss nan"):
+                train(config(checkpoint=self.SELDOM), tmp_path / "run")
+        assert numbers(tmp_path / "run") == [saved]
+        assert train(config(checkpoint=self.AUTO), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_half_a_step_is_not_saved(self, config, env, tmp_path, monkeypatch):
+        fail_at(monkeypatch, "train_step", 2, TrainingDiverged("loss nan"))
+        algo = AlgoConfig(group_size=4, prompts_per_step=4, train_batch_size=2)
+        with pytest.raises(TrainingDiverged):
+            train(config(algo=algo, checkpoint=self.SELDOM), tmp_path / "run")
+        assert numbers(tmp_path / "run") == []
+
+    def test_a_picture_that_breaks_in_the_middle(self, whole, config, env, tmp_path, session_cache, monkeypatch):
+        data = shutil.copytree(ensure_dataset(config().dataset, session_cache), tmp_path / "data")
+        monkeypatch.setattr(train_module, "_TRIED", 1)
+        order, warm = PromptSampler(ROWS, 0), PromptSampler(ROWS, 1)
+        seen = {0, *warm.next(4), *warm.next(4), *order.next(4)}
+        victim = next(row for row in order.next(4) if row not in seen)
+        picture = picture_of(data, victim)
+        content = picture.read_bytes()
+        picture.write_bytes(content[:50])
+        broken = DatasetConfig(path=str(data))
+        with pytest.raises(MediaError, match=picture.name):
+            train(config(dataset=broken, checkpoint=self.SELDOM), tmp_path / "run")
+        assert numbers(tmp_path / "run") == [WARMUP + 1]
+        picture.write_bytes(content)
+        assert train(config(dataset=broken, checkpoint=self.AUTO), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_a_failing_reward_saves_and_keeps_the_row(self, config, env, tmp_path):
+        """The evaluation of step 2 fails: the step itself was made."""
+
+        def fail(number):
+            if number == 16 + 2 * 16 + 1:
+                raise EngineError("the judge is away")
+
+        env(Coin(fail))
+        with pytest.raises(EngineError, match="the judge is away"):
+            train(config(checkpoint=self.SELDOM), tmp_path / "run")
+        assert numbers(tmp_path / "run") == [WARMUP + 2]
+        assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2]
+
+    def test_when_saving_fails_too_the_first_error_is_the_one_to_see(self, config, env, tmp_path, monkeypatch, capsys):
+        fail_at(monkeypatch, "train_step", 2, TrainingDiverged("loss nan"))
+        monkeypatch.setattr(TorchTrainer, "save", lambda *_: (_ for _ in ()).throw(CheckpointError("no room")))
+        with pytest.raises(TrainingDiverged, match="loss nan"):
+            train(config(checkpoint=self.SELDOM, logger=LoggerConfig(tensorboard=False)), tmp_path / "run")
+        assert "the last steps could not be saved: no room" in capsys.readouterr().out
+        assert numbers(tmp_path / "run") == []
+
+
+def picture_of(data, row):
+    prompt = load_prompts(data / "train.jsonl")[row]
+    return next(Path(prompt.root, part.path) for m in prompt.messages for part in m.parts if isinstance(part, ImagePart))
+
+
+def without_targets(data):
+    found = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    for row in found:
+        row.pop("target")
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+class TestBeforeTheFolder:
+    """What is wrong before the first step leaves nothing behind."""
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"model": ModelConfig(path="/nowhere")}, ModelError, r"model\.path: '/nowhere' is not a directory"),
+            ({"model": ModelConfig(tiny=tiny("*x"))}, ModelError, r"model\.tiny\.pattern: '\*x'"),
+            ({"model": ModelConfig(tiny=tiny(), freeze=["vison"])}, ModelError, "no parameter starts with 'vison'"),
+            ({"backend": BackendConfig(name="vllm")}, ConfigError, "'vllm' is not an engine of this version"),
+            ({"trainer": TrainerConfig(name="megatron")}, ConfigError, "'megatron' is not a trainer of this version"),
+            (
+                {"backend": BackendConfig(max_model_len=10)},
+                ValueError,
+                "exceed the context of 10; raise `backend.max_mo",
+            ),
+            ({"dataset": DatasetConfig(path="/nowhere")}, DataError, "no such folder; make one with `omnirl data make"),
+        ],
+    )
+    def test_configuration(self, config, tmp_path, change, error, message):
+        with pytest.raises(error, match=message):
+            train(config(**change), tmp_path / "run")
+        assert not list(tmp_path.iterdir())
+
+    def test_processes_do_not_see_a_dict(self, config, tmp_path):
+        cfg = config()
+        cfg.cluster.launcher = "process"
+        with pytest.raises(ConfigError, match=r"cannot see media\.store=memory; set media\.store=shared_memory"):
+            train(cfg, tmp_path / "run")
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("damage", "error", "message"),
+        [
+            (lambda d: (d / "eval.jsonl").write_text(""), DataError, r"eval\.jsonl"),
+            (lambda d: (d / "train.jsonl").unlink(), DataError, r"train\.jsonl"),
+            (lambda d: picture_of(d, 0).unlink(), MediaError, r"\.png"),
+            (lambda d: picture_of(d, 0).write_bytes(b""), MediaError, r"\.png"),
+            (without_targets, DataError, r"has no `target`; the supervised warm-up"),
+        ],
+    )
+    def test_data(self, config, session_cache, tmp_path, damage, error, message):
+        data = shutil.copytree(ensure_dataset(config().dataset, session_cache), tmp_path / "data")
+        damage(data)
+        with pytest.raises(error, match=message) as caught:
+            train(config(dataset=DatasetConfig(path=str(data))), tmp_path / "run")
+        assert caught.value.exit_code == 2
+        assert not (tmp_path / "run").exists()
+
+    def test_a_folder_that_cannot_be_written(self, config, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.* cannot be written"):
+            train(config(), tmp_path / "file" / "run")
+
+
+def test_a_batch_without_variance_is_counted_and_changes_nothing(config, tmp_path):
+    """The untrained model's answers are all wrong."""
+    cfg = config(trainer=TrainerConfig(max_steps=2))
+    assert train(cfg, tmp_path / "run") == 0
+    for row in rows(tmp_path / "run" / "metrics.jsonl")[1:]:
+        assert row["rollout/kept_groups"] == row["train/num_optimizer_steps"] == row["train/policy_version"] == 0
+        assert row["rollout/zero_variance_share"] == 1.0
+        assert "train/loss" not in row
+    built, exported = (load_file(folder / "model.safetensors") for folder in (ensure_model(cfg), tmp_path / "run" / "export"))
+    assert all(np.array_equal(built[name], exported[name]) for name in built)
+
+
+def test_several_optimizer_steps_of_a_batch(config, env, tmp_path):
+    algo = AlgoConfig(group_size=4, prompts_per_step=4, train_batch_size=4)
+    assert train(config(algo=algo, trainer=TrainerConfig(max_steps=2, lr=1e-3)), tmp_path / "run") == 0
+    found = rows(tmp_path / "run" / "metrics.jsonl")[1:]
+    assert sum(row["train/num_optimizer_steps"] for row in found) == found[-1]["train/policy_version"] > 2
+    assert any(row["train/probs_ratio_max"] > 1 for row in found), "later updates of a step are off policy"
+
+
+def test_an_evaluation_has_as_much_time_as_the_steps_that_it_is_worth(config, env, tmp_path, monkeypatch):
+    given, generate = [], RolloutRunner.generate
+
+    def record(self, prompts, group_size, *, deadline, **rest):
+        given.append((len(prompts) * group_size, deadline.seconds))
+        return generate(self, prompts, group_size, deadline=deadline, **rest)
+
+    monkeypatch.setattr(RolloutRunner, "generate", record)
+    algo = AlgoConfig(group_size=2, prompts_per_step=2)
+    assert train(config(algo=algo, trainer=TrainerConfig(max_steps=1)), tmp_path / "run") == 0
+    assert given == [(8, 1200.0), (4, 600.0), (8, 1200.0)]
+
+
+def test_controller_imports_no_torch():
+    code = "import sys, omnirl.runtime.train; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+@pytest.mark.engines
+def test_a_scheduler_ends_and_continues_a_run(tmp_path):
+    """The command line, stopped from outside while it trains, and started again as it was."""
+    small = ["trainer.warmup.max_steps=0", "dataset.synthetic.num_train=64", "dataset.synthetic.num_eval=8"]
+    small += ["algo.prompts_per_step=4", "eval.final_samples=8", "eval.every=0", "checkpoint.every=0"]
+    place = [f"hydra.run.dir={tmp_path / 'run'}", f"cache_dir={tmp_path / 'cache'}", "checkpoint.resume=auto"]
+    command = [sys.executable, "-m", "omnirl", "train", "recipe=tiny_omni_count", *small, *place]
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with subprocess.Popen([*command, "trainer.max_steps=5000"], stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 200
+            while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+    (saved,) = numbers(tmp_path / "run")
+    subprocess.run([*command, f"trainer.max_steps={saved + 1}"], check=True, timeout=200)
+    assert [row["step"] for row in rows(metrics)] == list(range(saved + 2))
