@@ -1,4 +1,4 @@
-"""What the Megatron engine does beyond the contract: the hf engine's tokens, prompts in pieces, a small cache, start-up errors."""
+"""What the Megatron engine does beyond the contract: the hf engine's tokens, split prompts, a small cache, start-up errors."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ def test_a_step_may_end_in_the_middle_of_a_picture(omnis, pattern, monkeypatch):
     assert parts[0] == 64 - start, "the first picture was split"
 
 
-@pytest.mark.parametrize(("pattern", "kilobytes"), zip(PATTERNS, (330, 170, 125), strict=True))
+@pytest.mark.parametrize(("pattern", "kilobytes"), [*zip(PATTERNS, (330, 170, 125), strict=True)])
 def test_requests_wait_for_a_cache_that_surely_holds_them(omnis, pattern, kilobytes):
     model = omnis[pattern]
     requests = varied(model)[::-1]
