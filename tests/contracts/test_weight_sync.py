@@ -16,7 +16,7 @@ from omnirl.types import Deadline, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import MINUTE, PATTERNS, make_prompt, mixed_prompts, request, sample
 
 SYNCS = {"transfer": WeightTransfer}
-ENGINES = ("hf", "vllm")
+ENGINES = ("hf", "vllm", "megatron")
 #: no picture of these prompts is a video, and engines ignore layer scales
 INERT = ("video_embedder", "layer_scale")
 
@@ -34,7 +34,7 @@ def start(model, store, launcher="inproc", engine="hf"):
     """A trainer group and an engine group of one checkpoint."""
     launch = make_launcher(launcher).start
     trainer = {"model": ModelConfig(), "trainer": TrainerConfig(), "algo": AlgoConfig(), "temperature": 1.0}
-    worker = {"name": engine, "backend": BackendConfig(), "dtype": "float32", "device": "cpu"}
+    worker = {"name": engine, "backend": BackendConfig(name=engine), "dtype": "float32", "device": "cpu"}
     common = {"checkpoint": model.path, "store": store}
     trainers = launch("omnirl.trainers.torch:TorchTrainer", {**common, **trainer})
     return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **worker})

@@ -233,7 +233,7 @@ def _cache(model: MegatronOmni, backend: BackendConfig, context: int, device: st
             block_size_tokens=settings.block_size,
             buffer_size_gb=size / GIB,
             max_requests=settings.max_requests,
-            max_tokens=settings.max_tokens,
+            max_tokens=DynamicInferenceContext.round_up_tokens(settings.max_tokens, tp_size=1),  # it pads steps to as much
             mamba_inference_state_config=states,
             enable_chunked_prefill=True,
         ),

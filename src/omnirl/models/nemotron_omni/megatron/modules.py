@@ -8,6 +8,8 @@ Example:
     HybridModel(config, hybrid_spec(config, chunk_size=128), vocab_size, ..., hybrid_layer_pattern="M*-E")
 """
 
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -146,50 +148,62 @@ class PagedSelfAttention(SelfAttention):
         count = inference_context.padded_active_token_count
         blocks = inference_context.gpu_view.token_to_block_idx[:count]
         offsets = inference_context.gpu_view.token_to_local_position_within_kv_block[:count].long()
-        keys[blocks, offsets] = key.squeeze(1)
-        values[blocks, offsets] = value.squeeze(1)
+        query, key, value = (t.squeeze(1) for t in (query, key, value))
+        keys[blocks, offsets] = key
+        values[blocks, offsets] = value
         active = slice(inference_context.paused_request_count, inference_context.total_request_count)
         lengths = inference_context.request_query_lengths[active].tolist()
         past = inference_context.request_kv_length_offsets[active].tolist()
-        out = paged_attention(query.squeeze(1), keys, values, table, lengths, past)
+        out = paged_attention(query, key, value, PagedCache(keys, values, table), lengths, past)
         return self.linear_proj(out.unsqueeze(1).flatten(2))
 
 
-def paged_attention(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, lengths: list[int], past: list[int]) -> Tensor:
-    """Causal attention of new tokens over the cache that already holds them.
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedCache:
+    """`keys`, `values`: `[blocks, block, kv_heads, d]`. `table`: block ids `[requests, n]`, those of a request in order."""
 
-    `query`: `[tokens, heads, d]`, the new tokens of all requests in order, then padding. `keys`, `values`: `[blocks, block,
-    kv_heads, d]`. `table`: block ids `[requests, n]`. `lengths`, `past`: new and earlier tokens of each request. Padding gets
-    zeros.
+    keys: Tensor
+    values: Tensor
+    table: Tensor
+
+    def read(self, requests: slice, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """The first `totals` `[n]` tokens of each of `requests`: `[longest, n, kv_heads, d]`. Shorter ones repeat their last
+        token: what is behind it was never written, and may be anything."""
+        size = self.keys.shape[1]
+        positions = torch.arange(int(totals.max()), device=totals.device)[:, None].minimum(totals - 1)
+        blocks, offsets = self.table[requests].long().T.gather(0, positions // size), positions % size
+        return self.keys[blocks, offsets], self.values[blocks, offsets]
+
+
+def paged_attention(
+    query: Tensor, key: Tensor, value: Tensor, cache: PagedCache, lengths: list[int], past: list[int]
+) -> Tensor:
+    """Causal attention of new tokens over the earlier ones of their requests and themselves; `cache` holds both.
+
+    `query`, `key`, `value`: `[tokens, heads, d]` of the new tokens, request by request, then padding. `lengths`, `past`: new
+    and earlier tokens of each request; those with one new token come first. Padding gets zeros.
     """
-    out = torch.zeros_like(query)
-    singles = next((i for i, length in enumerate(lengths) if length != 1), len(lengths))  # decoding requests come first
+    out, device = torch.zeros_like(query), query.device
+    singles = next((i for i, length in enumerate(lengths) if length != 1), len(lengths))
     if singles:
-        totals = torch.tensor(past[:singles], device=query.device) + 1
-        key, value = (_read(cache, table[:singles], totals) for cache in (keys, values))
-        mask = torch.arange(key.shape[0], device=query.device) < totals[:, None]
-        out[:singles] = sdpa(query[None, :singles], key, value, attn_mask=mask[:, None, None])[0]
-    start = singles
-    for request in range(singles, len(lengths)):
-        new, total = lengths[request], torch.tensor([lengths[request] + past[request]], device=query.device)
-        key, value = (_read(cache, table[request : request + 1], total) for cache in (keys, values))
-        here = slice(start, start + new)
-        if past[request]:
-            positions = torch.arange(len(key), device=query.device)
-            rows = sdpa(query[here, None], key, value, attn_mask=positions[past[request] :, None] >= positions[None])
+        totals = torch.tensor(past[:singles], device=device) + 1
+        keys, values = cache.read(slice(singles), totals)
+        mask = torch.arange(len(keys), device=device) < totals[:, None]
+        out[:singles] = sdpa(query[None, :singles], keys, values, attn_mask=mask[:, None, None])[0]
+    start, whole = singles, defaultdict(list)
+    for request, (new, old) in enumerate(zip(lengths[singles:], past[singles:], strict=True), singles):
+        if old:
+            keys, values = cache.read(slice(request, request + 1), torch.tensor([old + new], device=device))
+            positions = torch.arange(old + new, device=device)
+            mask = positions[old:, None] >= positions
+            out[start : start + new] = sdpa(query[start : start + new, None], keys, values, attn_mask=mask)[:, 0]
         else:
-            rows = sdpa(query[here, None], key, value, is_causal=True)
-        out[here] = rows[:, 0]
+            whole[new].append(start)
         start += new
+    for new, starts in whole.items():  # prompts of one length run as a batch
+        index = torch.arange(new, device=device)[:, None] + torch.tensor(starts, device=device)
+        out[index] = sdpa(query[index], key[index], value[index], is_causal=True)
     return out
-
-
-def _read(cache: Tensor, table: Tensor, totals: Tensor) -> Tensor:
-    """The first `totals` `[requests]` tokens of each request: `[longest, requests, kv_heads, d]`. Shorter ones repeat their last
-    token: what is behind it was never written, and may be anything."""
-    positions = torch.arange(int(totals.max()), device=cache.device)[:, None].minimum(totals - 1)
-    blocks = table.long().T.gather(0, positions // cache.shape[1])
-    return cache[blocks, positions % cache.shape[1]]
 
 
 class LocalHybridStack(HybridStack):
