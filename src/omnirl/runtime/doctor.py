@@ -70,7 +70,7 @@ def _checked(name: str, check: Callable[[], Finding]) -> Finding:
 def _hf() -> Finding:
     import torch
     import transformers
-    from transformers.models.auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     where = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "CPU only"
     text = f"torch {torch.__version__} ({where}), transformers {transformers.__version__}"
