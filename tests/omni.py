@@ -10,6 +10,7 @@ from omnirl.config.schema import (
     AlgoConfig,
     BackendConfig,
     HfConfig,
+    MegatronEngineConfig,
     ModelConfig,
     TinyModelConfig,
     TrainerConfig,
@@ -111,6 +112,14 @@ def make_vllm(path, store, max_batch=8, max_model_len=256, dtype="float32", **se
     vllm = VllmConfig(max_num_seqs=max_batch, **{"kv_cache_memory_mb": 32, **settings})
     backend = BackendConfig(name="vllm", max_model_len=max_model_len, vllm=vllm)
     return make("vllm", checkpoint=Path(path), store=store, backend=backend, dtype=dtype, device="cpu")
+
+
+def make_megatron(path, store, max_batch=8, max_model_len=256, dtype="float32", **settings):
+    from omnirl.engines import make_engine as make
+
+    megatron = MegatronEngineConfig(max_requests=max_batch, **{"block_size": 16, **settings})
+    backend = BackendConfig(name="megatron", max_model_len=max_model_len, megatron=megatron)
+    return make("megatron", checkpoint=Path(path), store=store, backend=backend, dtype=dtype, device="cpu")
 
 
 def build_all(folder):

@@ -73,7 +73,7 @@ def call(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
-    """A run of a few steps: six supervised steps, checkpoints of the two GRPO steps (7 and 8), and its export."""
+    """A run of six supervised steps and two of GRPO, a checkpoint after each, and its export."""
     from omnirl.runtime.train import train
 
     folder = tmp_path_factory.mktemp("tiny") / "run"

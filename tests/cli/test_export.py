@@ -87,7 +87,7 @@ def lose_base(run: Path) -> None:
         (lambda run: (run / "run.json").unlink(), [], 2, "run is not a run folder of omnirl (it has no run.json)"),
         (shutil.rmtree, [], 2, "run is not a run folder of omnirl"),
         (lambda run: shutil.rmtree(run / "checkpoints"), [], 1, "run has no checkpoint yet"),
-        (lambda run: None, ["--step", "5"], 1, "no checkpoint of step 5; there are: 7, 8"),
+        (lambda run: None, ["--step", "9"], 1, "no checkpoint of step 9; there are: 1, 2, 3, 4, 5, 6, 7, 8"),
         (damage_weights, [], 1, "model.safetensors has"),
         (damage_bytes, [], 1, "model.safetensors: these weights cannot be loaded"),
         (lambda run: (run / "config.yaml").unlink(), [], 1, "config.yaml is missing, damaged"),

@@ -24,7 +24,7 @@ def test_list_show_lint(omnirl):
     assert out.splitlines()[0].split()[:2] == ["nemotron_omni_clevr", "release"]
     code, out, _ = omnirl("recipes", "show", "tiny_omni_count")
     assert code == 0
-    assert "max_steps: 300" in out
+    assert "max_steps: 400" in out
     code, out, _ = omnirl("recipes", "lint", "tiny_omni_count")
     assert (code, out) == (0, "1 recipe in order\n")
 

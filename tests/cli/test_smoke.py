@@ -70,6 +70,14 @@ def test_an_error_ends_its_recipe_and_exits_with_1(call, here, temporary, monkey
     assert os.listdir(temporary) == []
 
 
+def test_a_signal_ends_it(call, here, temporary, monkeypatch):
+    monkeypatch.setattr(module, "train", lambda cfg, run_dir, console: 130)
+    code, out, _ = call("smoke")
+    assert code == 130
+    assert "supervised" not in out
+    assert os.listdir(temporary) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

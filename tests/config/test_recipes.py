@@ -28,7 +28,7 @@ trainer:
   # goes
   weight_decay: 0.0
   warmup:
-    lr: 1.0e-3
+    lr: 5.0e-4
 
 # last
 dataset:
@@ -129,4 +129,4 @@ def test_list_and_show(write):
     found = {s.name: s for s in summaries()}
     assert found["tiny_omni_count"].suite == "smoke"
     assert found["broken"].suite == "broken"
-    assert "max_steps: 300" in composed_yaml("tiny_omni_count")
+    assert "max_steps: 400" in composed_yaml("tiny_omni_count")

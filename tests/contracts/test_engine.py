@@ -12,9 +12,9 @@ from omnirl.errors import DeadlineExceeded, EngineError, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
-from tests.omni import PATTERNS, make_engine, make_prompt, make_trainer, make_vllm, request, result, sample
+from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, make_trainer, make_vllm, request, result, sample
 
-ENGINES = {"hf": make_engine, "vllm": make_vllm}
+ENGINES = {"hf": make_engine, "vllm": make_vllm, "megatron": make_megatron}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=() if name == "hf" else pytest.mark.engines) for name in ENGINES])

@@ -39,7 +39,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys with a fixed set of values; for a list, the allowed items."""
 
 UNAVAILABLE: dict[str, tuple[Any, ...]] = {
-    "backend.name": ("megatron",),
     "trainer.name": ("megatron",),
     "env.name": ("nemo_gym",),
     "cluster.name": ("slurm",),
@@ -86,6 +85,8 @@ RANGES: dict[str, Range] = {
     "backend.vllm.kv_cache_memory_mb": COUNT,
     "backend.megatron.buffer_size_gb": POSITIVE,
     "backend.megatron.block_size": COUNT,
+    "backend.megatron.max_requests": COUNT,
+    "backend.megatron.max_tokens": COUNT,
     "env.rewards.exact": NOT_NEGATIVE,
     "env.rewards.format": NOT_NEGATIVE,
     "dataset.synthetic.size": COUNT,

@@ -92,8 +92,10 @@ class VllmConfig:
 class MegatronEngineConfig:
     """The Megatron-core dynamic engine."""
 
-    buffer_size_gb: float = 20.0  #: key-value and state cache, in GiB
+    buffer_size_gb: float = 20.0  #: most memory of the key-value and state cache, in GiB
     block_size: int = 256  #: tokens of one cache block
+    max_requests: int = 256  #: requests of one engine step
+    max_tokens: int = 16384  #: tokens of one engine step; a longer prompt is computed in several
 
 
 @dataclass

@@ -21,4 +21,8 @@ def make_engine(name: str, *, checkpoint: Path, store: MediaStore, backend: Back
         from .vllm.engine import VllmEngine
 
         return VllmEngine(checkpoint, store, backend, dtype, device)
-    raise ConfigError(f"backend.name: '{name}' is not an engine of this version; available: hf, vllm.")
+    if name == "megatron":
+        from .megatron import make_megatron_engine
+
+        return make_megatron_engine(checkpoint, store, backend, dtype, device)
+    raise ConfigError(f"backend.name: '{name}' is not an engine of this version; available: hf, vllm, megatron.")

@@ -6,6 +6,7 @@ Example:
 """
 
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -43,8 +44,9 @@ SETTINGS = (
     "model.dtype=float32",
     "dataset.synthetic.num_train=64",
     "dataset.synthetic.num_eval=16",
-    "trainer.warmup.max_steps=30",
+    "trainer.warmup.max_steps=20",
     "trainer.warmup.batch_size=16",
+    "trainer.warmup.lr=2e-3",
     "trainer.warmup.lr_warmup_steps=5",
     "trainer.warmup.eval_from=1000",
     "trainer.threads=1",
@@ -65,6 +67,8 @@ SETTINGS = (
     "logger.samples_every=0",
 )
 
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 #: largest `token_mult_prob_error` (mean exp|Δ log-prob|) between trainer and engine in float32
 AGREEMENT = 1.00001
 #: largest |Δ log-prob| between an engine with refitted weights and one that loaded the same weights from an export
@@ -81,7 +85,7 @@ def smoke(configs: Sequence[Config], folder: Path, console: Console) -> int:
     started, checks = time.monotonic(), list[Check]()
     with CheckTable(console) as table, ExitStack() as stack:
         runner = _Runner(table, checks)
-        runner.run("", [("import", lambda: _import(stack))])
+        runner.run("", [("import", lambda: _import(folder, stack))])
         for cfg in configs:
             cfg.cache_dir = str(folder / "cache")
             with ExitStack() as recipe_stack:
@@ -123,8 +127,12 @@ class _Runner:
         self._table.end(check)
 
 
-def _import(stack: ExitStack) -> str:
-    """The heavy imports, once and with a time of their own; transformers' advice on faster kernels is kept out of the table."""
+def _import(folder: Path, stack: ExitStack) -> str:
+    """The heavy imports, once and with a time of their own. What they do unasked is undone: torch makes a folder for compiled
+    kernels among the temporary files, transformers prints advice on faster ones."""
+    if _TORCH_CACHE not in os.environ:
+        os.environ[_TORCH_CACHE] = str(folder / "cache" / "torch")
+        stack.callback(os.environ.pop, _TORCH_CACHE)
     torch, transformers = import_module("torch"), import_module("transformers")
     for module in ("omnirl.engines.hf", "omnirl.trainers.torch"):
         import_module(module)
@@ -240,7 +248,7 @@ class _RecipePath:
 
     def supervised(self) -> str:
         """The supervised loss falls."""
-        self._train(trainer={"max_steps": 0})
+        self._train(trainer={"max_steps": 0}, checkpoint={"every": 0})
         losses = [row["warmup/loss"] for row in read_rows(self._run / "warmup.jsonl")]
         if not losses:
             return "the recipe has no warm-up"

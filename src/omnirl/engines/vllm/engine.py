@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
 from omnirl.engines.sequence import Handle, Sequence, check
@@ -118,6 +120,9 @@ class VllmEngine:
     def _end_all(self, how: Callable[[Sequence], None]) -> None:
         for sequence in list(self._live.values()):
             self._end(sequence, how)
+
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        return self._inputs.pixel_values(digest)
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes

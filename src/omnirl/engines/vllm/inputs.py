@@ -12,7 +12,9 @@ from collections import OrderedDict
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import BatchFeature
 from vllm import SamplingParams as VllmSampling
 from vllm.inputs.engine import mm_input, tokens_input
@@ -21,7 +23,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from omnirl.config.check import VLLM_TEMPERATURES
 from omnirl.errors import EngineError, PlaceholderMismatch
-from omnirl.media.pixels import patchify
+from omnirl.media.pixels import normalize
 from omnirl.types import EncodedPrompt, MediaRef, MediaStore, ModelSpec, SamplingParams
 
 _IMAGE = "image"
@@ -60,6 +62,11 @@ class InputBuilder:
         hashes = [ref.digest for ref in prompt.media]
         return mm_input(ids, MultiModalKwargsItems({_IMAGE: items}), {_IMAGE: hashes}, {_IMAGE: places})
 
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        """The pixels that vLLM's model is handed, `[3, H, W]`."""
+        pixels: Any = self._load(digest)["pixel_values_flat"].data
+        return pixels.float().numpy()
+
     def _picture(self, ref: MediaRef) -> tuple[MultiModalKwargsItem, int]:
         """The picture as vLLM's model takes it, and its number of embeddings."""
         item = self._pictures.get(ref.digest)
@@ -74,9 +81,8 @@ class InputBuilder:
     def _load(self, digest: str) -> MultiModalKwargsItem:
         pixels, patch, merge = self._store.get(digest), self._spec.patch_size, self._spec.merge
         height, width, _ = pixels.shape
-        patches = torch.from_numpy(patchify(pixels, patch, self._spec.mean, self._spec.std))
         rows, columns = height // patch, width // patch
-        planes = patches.view(rows, columns, 3, patch, patch).permute(2, 0, 3, 1, 4).reshape(3, height, width)
+        planes = torch.from_numpy(normalize(pixels, self._spec.mean, self._spec.std))
         data = {
             "pixel_values_flat": [planes.to(self._dtype)],
             "imgs_sizes": [(height, width)],

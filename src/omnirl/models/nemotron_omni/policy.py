@@ -27,6 +27,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from omnirl.errors import ModelError, PlaceholderMismatch
+from omnirl.media.pixels import normalize
 from omnirl.types import EncodedPrompt, ModelSpec
 
 from .build import draft_of, save_model
@@ -64,6 +65,27 @@ def place(prompt: EncodedPrompt, row: int, offset: int, features: Mapping[str, T
             )
         placements.append(Placement(row, offset + start, found))
     return placements
+
+
+def encode_pictures(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
+    """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch. `model`:
+    transformers' module; its language model is not used."""
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for i, picture in enumerate(pictures):
+        by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
+    features: list[Tensor] = [torch.empty(0)] * len(pictures)
+    for (height, width), members in by_size.items():
+        tower = model.vision_model(pixel_values(model, spec, [pictures[i] for i in members])).features
+        projected = model.project_vision_features(tower, height // spec.patch_size, width // spec.patch_size)
+        for i, feature in zip(members, projected, strict=True):
+            features[i] = feature
+    return features
+
+
+def pixel_values(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
+    """uint8 `[H, W, 3]` of one size → what the vision tower is handed: `[n, 3, H, W]` on the model's device, in its dtype."""
+    planes = np.stack([normalize(picture, spec.mean, spec.std) for picture in pictures])
+    return torch.from_numpy(planes).to(model.device, model.dtype)
 
 
 class OmniPolicy:
@@ -108,25 +130,7 @@ class OmniPolicy:
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
         """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch."""
-        by_size: dict[tuple[int, int], list[int]] = {}
-        for i, picture in enumerate(pictures):
-            by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
-        features: list[Tensor] = [torch.empty(0)] * len(pictures)
-        for (height, width), members in by_size.items():
-            pixels = self._pixels(np.stack([pictures[i] for i in members]))
-            patch = self.spec.patch_size
-            tower = self.model.vision_model(pixels).features
-            projected = self.model.project_vision_features(tower, height // patch, width // patch)
-            for i, feature in zip(members, projected, strict=True):
-                features[i] = feature
-        return features
-
-    def _pixels(self, pictures: NDArray[np.uint8]) -> Tensor:
-        """uint8 `[n, H, W, 3]` → normalised `[n, 3, H, W]` in the model's dtype; arithmetic in float32."""
-        raw = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).to(torch.float32)
-        mean = torch.tensor(self.spec.mean, device=self.device).view(3, 1, 1)
-        std = torch.tensor(self.spec.std, device=self.device).view(3, 1, 1)
-        return ((raw / 255 - mean) / std).to(self.model.dtype)
+        return encode_pictures(self.model, self.spec, pictures)
 
     def embed(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
         """ids int64 `[B, T]` → input embeddings `[B, T, hidden]` with the features in place."""
