@@ -51,11 +51,7 @@ def test_a_torch_that_fits(monkeypatch, line):
     start._check_torch("cpu")
 
 
-MORE_CPU, MORE_GPU = (
-    "Raise backend.vllm.kv_cache_memory_mb (now 128), or ",
-    "Raise backend.vllm.gpu_memory_utilization (now 0.5)",
-)
-LESS_CPU, LESS_GPU = "Lower backend.vllm.kv_cache_memory_mb (now 128)", "Lower backend.vllm.gpu_memory_utilization (now 0.5)"
+ON_CPU, ON_GPU = "backend.vllm.kv_cache_memory_mb (now 128), or ", "backend.vllm.gpu_memory_utilization (now 0.5), or "
 
 
 @pytest.mark.parametrize(
