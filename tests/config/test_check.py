@@ -70,6 +70,11 @@ def test_every_table_key_exists_and_every_number_has_a_range():
         ({"cluster__gpus_per_node": 1}, "trainer.device", "set trainer.device=cuda"),
         ({"cluster__nodes": 2}, "cluster.nodes", "is one machine"),
         ({"cluster__engine_nodes": 1}, "cluster.engine_nodes", "leaves none for the trainer"),
+        (
+            {"backend__name": "megatron", "backend__megatron__max_tokens": 4},
+            "backend.megatron.max_tokens",
+            "less than max_requests=256",
+        ),
         ({"media__min_patches": 9, "media__max_patches": 4}, "media.min_patches", "more than max_patches=4"),
     ],
 )

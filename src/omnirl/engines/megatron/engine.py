@@ -198,11 +198,6 @@ def _cache(model: MegatronOmni, backend: BackendConfig, context: int, device: st
             f"{model.spec.path}: Megatron-core's dynamic engine needs at least one attention layer, the model is "
             f"'{language.hybrid_layer_pattern}'; choose backend.name=hf."
         )
-    if settings.max_tokens < settings.max_requests:
-        raise EngineError(
-            f"backend.megatron.max_tokens={settings.max_tokens} must be at least max_requests={settings.max_requests}: each "
-            "running request computes one token a step."
-        )
     states = MambaInferenceStateConfig.from_model(
         language, conv_states_dtype=config.params_dtype, ssm_states_dtype=torch.float32
     )
