@@ -14,6 +14,7 @@ from omnirl.config.schema import (
     ModelConfig,
     TinyModelConfig,
     TrainerConfig,
+    VllmConfig,
 )
 from omnirl.media import DictStore
 from omnirl.types import (
@@ -103,6 +104,14 @@ def make_engine(path, store, max_batch=8, max_model_len=256):
 
     backend = BackendConfig(max_model_len=max_model_len, hf=HfConfig(max_batch=max_batch))
     return make("hf", checkpoint=Path(path), store=store, backend=backend, dtype="float32", device="cpu")
+
+
+def make_vllm(path, store, max_batch=8, max_model_len=256, dtype="float32", **settings):
+    from omnirl.engines import make_engine as make
+
+    vllm = VllmConfig(max_num_seqs=max_batch, **{"kv_cache_memory_mb": 32, **settings})
+    backend = BackendConfig(name="vllm", max_model_len=max_model_len, vllm=vllm)
+    return make("vllm", checkpoint=Path(path), store=store, backend=backend, dtype=dtype, device="cpu")
 
 
 def make_megatron(path, store, max_batch=8, max_model_len=256, dtype="float32", **settings):

@@ -82,6 +82,6 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     overrides = [f"trainer.{key}={value}" for key, value in settings.items()]
     overrides += ["dataset.synthetic.num_train=16", "dataset.synthetic.num_eval=8", "eval.final_samples=4"]
     overrides += ["algo.prompts_per_step=2", "algo.group_size=4", "algo.drop_zero_variance=false"]
-    overrides += ["checkpoint.every=1", "checkpoint.keep=2", "logger.tensorboard=false"]
+    overrides += ["checkpoint.every=1", "checkpoint.keep=9", "logger.tensorboard=false"]
     assert train(compose_config("tiny_omni_count", overrides), folder, Console(quiet=True)) == 0
     return folder

@@ -26,6 +26,7 @@ def config(**values: object) -> schema.Config:
     return cfg
 
 
+VLLM = {"backend__name": "vllm"}
 GPU = {"trainer__name": "megatron", "trainer__device": "cuda", "cluster__gpus_per_node": 8, "backend__name": "vllm"}
 
 
@@ -75,6 +76,9 @@ def test_every_table_key_exists_and_every_number_has_a_range():
             "backend.megatron.max_tokens",
             "less than max_requests=256",
         ),
+        ({**VLLM, "rollout__temperature": 0.005}, "rollout.temperature", "vLLM has only 0 (greedy) and 0.01 to 2"),
+        ({**VLLM, "backend__vllm__max_num_batched_tokens": 9}, "backend.vllm.max_num_batched_tokens", "max_num_seqs=256"),
+        ({**VLLM, "backend__parallelism__cp": 2}, "backend.parallelism.cp", "backend.name=vllm does not have"),
         ({"media__min_patches": 9, "media__max_patches": 4}, "media.min_patches", "more than max_patches=4"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from omnirl.errors import DeadlineExceeded, EngineError, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
-from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, make_trainer, request, result, sample
+from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, make_trainer, make_vllm, request, result, sample
 
-ENGINES = {"hf": make_engine, "megatron": make_megatron}
+ENGINES = {"hf": make_engine, "vllm": make_vllm, "megatron": make_megatron}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=() if name == "hf" else pytest.mark.engines) for name in ENGINES])
@@ -308,7 +309,7 @@ class TestUpdate:
         engine.update_weights(bucket)
         engine.finish_update(5)
         assert engine.version == 5
-        fresh = ENGINES["hf"](tmp_path / "scaled", model.store)
+        fresh = make(SimpleNamespace(path=tmp_path / "scaled", store=model.store))
         for found, expected in zip(generate(engine, requests), generate(fresh, requests), strict=True):
             assert found.ids.tolist() == expected.ids.tolist()
             np.testing.assert_allclose(found.logprobs, expected.logprobs, rtol=0, atol=1e-6)

@@ -16,7 +16,7 @@ from omnirl.types import Deadline, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import MINUTE, PATTERNS, make_prompt, mixed_prompts, request, sample
 
 SYNCS = {"transfer": WeightTransfer}
-ENGINES = ["hf", pytest.param("megatron", marks=pytest.mark.engines)]
+ENGINES = ("hf", "vllm", "megatron")
 #: no picture of these prompts is a video, and engines ignore layer scales
 INERT = ("video_embedder", "layer_scale")
 
@@ -30,14 +30,28 @@ def deadline():
     return Deadline.after(MINUTE)
 
 
-def start(model, store, launcher="inproc", name="hf"):
+def start(model, store, launcher="inproc", engine="hf"):
     """A trainer group and an engine group of one checkpoint."""
     launch = make_launcher(launcher).start
     trainer = {"model": ModelConfig(), "trainer": TrainerConfig(), "algo": AlgoConfig(), "temperature": 1.0}
-    engine = {"name": name, "backend": BackendConfig(name=name), "dtype": "float32", "device": "cpu"}
+    worker = {"name": engine, "backend": BackendConfig(name=engine), "dtype": "float32", "device": "cpu"}
     common = {"checkpoint": model.path, "store": store}
     trainers = launch("omnirl.trainers.torch:TorchTrainer", {**common, **trainer})
-    return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **engine})
+    return trainers, launch("omnirl.engines.worker:EngineWorker", {**common, **worker})
+
+
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "hf" else pytest.mark.engines) for name in ENGINES])
+def groups(request):
+    """Both groups of a checkpoint, for each engine."""
+    started = []
+
+    def make(model):
+        started.extend(start(model, model.store, engine=request.param))
+        return started
+
+    yield make
+    for group in started:
+        group.close()
 
 
 @pytest.fixture
@@ -67,11 +81,10 @@ def train(trainers, prompts):
     trainers.call("train_step", batch, 1e-2, deadline=deadline())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_engine_follows_the_trainer(make_sync, omnis, engine, pattern):
+def test_the_engine_follows_the_trainer(make_sync, groups, omnis, pattern):
     model = omnis[pattern]
-    trainers, engines = start(model, model.store, name=engine)
+    trainers, engines = groups(model)
     sync = make_sync(trainers, engines)
     for version in (1, 2):
         train(trainers, model.prompts)
@@ -82,12 +95,11 @@ def test_the_engine_follows_the_trainer(make_sync, omnis, engine, pattern):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_tensor_reaches_the_engine(make_sync, omnis, engine, pattern):
+def test_every_tensor_reaches_the_engine(make_sync, groups, omnis, pattern):
     """One tensor at a time is disturbed: the answers' log-probs must move, except for what is known to have no effect."""
     model = omnis[pattern]
-    trainers, engines = start(model, model.store, name=engine)
+    trainers, engines = groups(model)
     sync = make_sync(trainers, engines)
     prompts = [make_prompt(model.spec, model.store, text=range(40, 60), pictures=(0, 4))]
 

@@ -11,9 +11,11 @@ import typer
 
 from omnirl.cli import recipes
 from omnirl.cli.data import data_app
+from omnirl.cli.doctor import doctor
 from omnirl.cli.export import export
 from omnirl.cli.generate import generate
 from omnirl.cli.overrides import PASS_THROUGH
+from omnirl.cli.parity import parity
 from omnirl.cli.smoke import smoke
 from omnirl.cli.train import train
 from omnirl.errors import OmnirlError
@@ -27,8 +29,10 @@ app = typer.Typer(
 )
 app.command(context_settings=PASS_THROUGH)(train)
 app.command(context_settings=PASS_THROUGH)(generate)
+app.command(context_settings=PASS_THROUGH)(parity)
 app.command(context_settings=PASS_THROUGH)(smoke)
 app.command()(export)
+app.command()(doctor)
 app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")
 

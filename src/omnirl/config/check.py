@@ -39,13 +39,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys with a fixed set of values; for a list, the allowed items."""
 
 UNAVAILABLE: dict[str, tuple[Any, ...]] = {
-    "backend.name": ("vllm",),
     "trainer.name": ("megatron",),
     "env.name": ("nemo_gym",),
     "cluster.name": ("slurm",),
     "cluster.launcher": ("process", "ray"),
 }
 """Values that compose, lint and dry-run, but that this version cannot start."""
+
+
+VLLM_TEMPERATURES = (0.01, 2.0)
+"""vLLM takes 0 and what lies between them; it would raise a lower one without an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Problem:
 def problems(cfg: Config, training: bool = True) -> list[Problem]:
     """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
     found = [*_choices(cfg), *_ranges(cfg)]
-    return found or [*_sizes(cfg), *_parallel(cfg), *(_batches(cfg) if training else ())]
+    return found or [*_sizes(cfg), *_vllm(cfg), *_parallel(cfg), *(_batches(cfg) if training else ())]
 
 
 def unavailable(cfg: Config) -> list[Problem]:
@@ -212,6 +215,23 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
             yield Problem(f"model.tiny.{size}", f"is {getattr(tiny, size)}, must divide by {heads}={getattr(tiny, heads)}")
     if tiny.experts_per_token > tiny.num_experts:
         yield Problem("model.tiny.experts_per_token", f"is {tiny.experts_per_token}, more than num_experts={tiny.num_experts}")
+
+
+def _vllm(cfg: Config) -> Iterator[Problem]:
+    if cfg.backend.name != "vllm":
+        return
+    low, high = VLLM_TEMPERATURES
+    if cfg.rollout.temperature and not low <= cfg.rollout.temperature <= high:
+        text = f"is {cfg.rollout.temperature:g}, but vLLM has only 0 (greedy) and {low:g} to {high:g}"
+        yield Problem("rollout.temperature", text)
+    tokens, rows = cfg.backend.vllm.max_num_batched_tokens, cfg.backend.vllm.max_num_seqs
+    if tokens < rows:
+        yield Problem(
+            "backend.vllm.max_num_batched_tokens", f"is {tokens}, less than one token for each of max_num_seqs={rows}"
+        )
+    for size in ("cp", "etp"):
+        if getattr(cfg.backend.parallelism, size) > 1:
+            yield Problem(f"backend.parallelism.{size}", "is more than 1, which backend.name=vllm does not have")
 
 
 def has_experts(cfg: Config) -> bool:

@@ -17,8 +17,12 @@ def make_engine(name: str, *, checkpoint: Path, store: MediaStore, backend: Back
         from .hf import HfEngine
 
         return HfEngine(checkpoint, store, backend, dtype, device)
+    if name == "vllm":
+        from .vllm.engine import VllmEngine
+
+        return VllmEngine(checkpoint, store, backend, dtype, device)
     if name == "megatron":
         from .megatron import make_megatron_engine
 
         return make_megatron_engine(checkpoint, store, backend, dtype, device)
-    raise ConfigError(f"backend.name: '{name}' is not an engine of this version; available: hf, megatron.")
+    raise ConfigError(f"backend.name: '{name}' is not an engine of this version; available: hf, vllm, megatron.")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from omnirl.config.schema import BackendConfig
 from omnirl.errors import EngineError, MediaError
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement, place
+from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement, pixel_values, place
 from omnirl.models.nemotron_omni.weights import checkpoint_views, load_checkpoint_weights
 from omnirl.types import (
     EncodedPrompt,
@@ -196,6 +196,9 @@ class HfEngine:
             if not sequence.finished:
                 sequence.fail(error, "the hf engine failed: ")
         self._batch = None
+
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        return pixel_values(self._policy.model, self._policy.spec, [self._store.get(digest)])[0].float().cpu().numpy()
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return {name: tuple(view.shape) for name, view in checkpoint_views(self._policy.model).items()}

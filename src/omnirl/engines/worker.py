@@ -8,6 +8,9 @@ Example:
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnirl.config.schema import BackendConfig
 from omnirl.types import Completion, Deadline, GenerationRequest, MediaStore, RequestHandle, WeightBucket
 
@@ -32,6 +35,9 @@ class EngineWorker:
             for handle in handles:
                 handle.abort()
             raise
+
+    def pixel_values(self, digests: Sequence[str]) -> list[NDArray[np.float32]]:
+        return [self.engine.pixel_values(digest) for digest in digests]
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return self.engine.weight_names()

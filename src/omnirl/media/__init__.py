@@ -3,7 +3,7 @@
 from .decode import load_image
 from .grid import Grid, GridRule
 from .loader import MediaLoader
-from .pixels import patchify, pixels_digest, resize
+from .pixels import normalize, patchify, pixels_digest, resize
 from .store import DictStore, SharedMemoryStore, make_store
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "SharedMemoryStore",
     "load_image",
     "make_store",
+    "normalize",
     "patchify",
     "pixels_digest",
     "resize",

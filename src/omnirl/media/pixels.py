@@ -1,6 +1,7 @@
 """Canonical pixels: content hash, resize to the final size, and patches for the vision tower.
 
-`Image` → `resize` → uint8 `[H, W, 3]` (what is stored and sent) → `patchify` → float32 `[n, 3·p·p]` at the consumer.
+`Image` → `resize` → uint8 `[H, W, 3]` (what is stored and sent) → `normalize` → float32 `[3, H, W]` at the consumer, or
+`patchify` → float32 `[n, 3·p·p]`.
 """
 
 from collections.abc import Sequence
@@ -31,17 +32,23 @@ def resize(image: Image, grid: Grid) -> NDArray[np.uint8]:
     return pixels
 
 
+def normalize(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
+    """uint8 `[H, W, 3]` → float32 `[3, H, W]` with values `(x/255 − mean) / std` per channel: the one place where pixels become
+    floats, so that every engine and trainer has the same bits."""
+    channels = pixels.shape[2]
+    scale = (1.0 / (np.asarray(std, np.float64) * 255.0)).astype(np.float32).reshape(channels, 1, 1)
+    shift = (np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32).reshape(channels, 1, 1)
+    planes = np.multiply(pixels.transpose(2, 0, 1), scale, dtype=np.float32, order="C")
+    planes -= shift
+    return planes
+
+
 def patchify(pixels: NDArray[np.uint8], patch_size: int, mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
-    """uint8 `[H, W, 3]` → float32 `[H/p · W/p, 3·p·p]`: patches in raster order, each channel-major (`[3, p, p]`), with
-    values `(x/255 − mean) / std` per channel. Raises `ValueError` when a side does not divide by the patch."""
+    """uint8 `[H, W, 3]` → float32 `[H/p · W/p, 3·p·p]`: normalised patches in raster order, each channel-major (`[3, p, p]`).
+    Raises `ValueError` when a side does not divide by the patch."""
     height, width, channels = pixels.shape
     rows, columns = height // patch_size, width // patch_size
     if (rows * patch_size, columns * patch_size) != (height, width):
         raise ValueError(f"a picture of {height}x{width} pixels does not divide into patches of {patch_size}")
-    cut = pixels.reshape(rows, patch_size, columns, patch_size, channels).transpose(0, 2, 4, 1, 3)
-    per_channel = np.asarray(std, np.float64) * 255.0
-    scale = (1.0 / per_channel).astype(np.float32).reshape(channels, 1, 1)
-    shift = (np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32).reshape(channels, 1, 1)
-    patches = np.multiply(cut, scale, dtype=np.float32, order="C")
-    patches -= shift
-    return patches.reshape(rows * columns, channels * patch_size * patch_size)
+    planes = normalize(pixels, mean, std).reshape(channels, rows, patch_size, columns, patch_size)
+    return planes.transpose(1, 3, 0, 2, 4).reshape(rows * columns, channels * patch_size * patch_size)

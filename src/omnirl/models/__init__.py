@@ -49,3 +49,11 @@ def load_policy(path: Path, dtype: str = "float32", device: str = "cpu") -> "Omn
     from .nemotron_omni.policy import OmniPolicy
 
     return OmniPolicy.load(path, dtype, device)
+
+
+def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Every name of a refit with its shape, from the configuration alone: no weight is read or allocated."""
+    family_of(path)
+    from .nemotron_omni.weights import weight_shapes as shapes
+
+    return shapes(path)

@@ -73,6 +73,10 @@ class Engine(Protocol):
     def submit(self, request: GenerationRequest) -> RequestHandle:
         """Queue one request. Raises `EngineError` when prompt + budget exceed the context, or an id is a duplicate."""
 
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        """`[3, H, W]`: what the vision tower is handed for a picture of the store, in the model's precision. Engines must give
+        the same bits. Raises `MediaError` for an unknown digest."""
+
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         """Every checkpoint name that the engine must receive in a refit, with its shape."""
 

@@ -29,7 +29,7 @@ from omnirl.errors import EngineError, OmnirlError
 from omnirl.models.nemotron_omni.megatron.cpu import cpu_for_cuda
 from omnirl.models.nemotron_omni.megatron.model import MegatronOmni, load_megatron
 from omnirl.models.nemotron_omni.megatron.weights import checkpoint_shards, load_checkpoint_weights
-from omnirl.models.nemotron_omni.policy import place
+from omnirl.models.nemotron_omni.policy import pixel_values, place
 from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
 
 from ..sequence import Handle, Sequence, check
@@ -162,6 +162,9 @@ class MegatronEngine:
         self._batch.reset()
         self._running = []
         self._pending.extendleft(reversed(waiting))
+
+    def pixel_values(self, digest: str) -> NDArray[np.float32]:
+        return pixel_values(self._model.media, self._model.spec, [self._store.get(digest)])[0].float().cpu().numpy()
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return {name: tuple(shard.shape) for name, shard in checkpoint_shards(self._model).items()}

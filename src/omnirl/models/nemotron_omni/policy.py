@@ -27,6 +27,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from omnirl.errors import ModelError, PlaceholderMismatch
+from omnirl.media.pixels import normalize
 from omnirl.types import EncodedPrompt, ModelSpec
 
 from .build import draft_of, save_model
@@ -74,20 +75,17 @@ def encode_pictures(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.u
         by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
     features: list[Tensor] = [torch.empty(0)] * len(pictures)
     for (height, width), members in by_size.items():
-        pixels = _normalised(np.stack([pictures[i] for i in members]), spec, model)
-        tower = model.vision_model(pixels).features
+        tower = model.vision_model(pixel_values(model, spec, [pictures[i] for i in members])).features
         projected = model.project_vision_features(tower, height // spec.patch_size, width // spec.patch_size)
         for i, feature in zip(members, projected, strict=True):
             features[i] = feature
     return features
 
 
-def _normalised(pictures: NDArray[np.uint8], spec: ModelSpec, model: Any) -> Tensor:
-    """uint8 `[n, H, W, 3]` → normalised `[n, 3, H, W]` on the model's device in its dtype; arithmetic in float32."""
-    raw = torch.from_numpy(pictures).to(model.device).permute(0, 3, 1, 2).to(torch.float32)
-    mean = torch.tensor(spec.mean, device=model.device).view(3, 1, 1)
-    std = torch.tensor(spec.std, device=model.device).view(3, 1, 1)
-    return ((raw / 255 - mean) / std).to(model.dtype)
+def pixel_values(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
+    """uint8 `[H, W, 3]` of one size → what the vision tower is handed: `[n, 3, H, W]` on the model's device, in its dtype."""
+    planes = np.stack([normalize(picture, spec.mean, spec.std) for picture in pictures])
+    return torch.from_numpy(planes).to(model.device, model.dtype)
 
 
 class OmniPolicy:

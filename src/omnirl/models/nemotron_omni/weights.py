@@ -11,11 +11,14 @@ Example:
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig
+from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
 
-from omnirl.errors import WeightMismatch
+from omnirl.errors import ModelError, WeightMismatch
 
 _RENAMES = (
     (r"^language_model\.model\.", "language_model.backbone."),
@@ -80,6 +83,17 @@ def checkpoint_views(model: torch.nn.Module) -> "dict[str, Tensor | _Fused]":
         else:
             views[_rename(name)] = tensor
     return views
+
+
+def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Checkpoint name → shape of every weight of the model that the configuration in `path` describes."""
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        with torch.device("meta"):
+            model = NemotronH_Omni_Reasoning_V3(config)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(f"{path / 'config.json'}: transformers cannot build this model ({error})") from error
+    return {name: tuple(view.shape) for name, view in checkpoint_views(model).items()}
 
 
 class _Fused:

@@ -1,0 +1,93 @@
+"""vLLM and the process that it shares with a trainer, other engines, and what is imported there."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from omnirl.errors import EngineError
+from tests.omni import make_vllm, request, result
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.fixture
+def make():
+    engines = []
+
+    def start(model, **options):
+        engines.append(make_vllm(model.path, model.store, **options))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def ask(engine, model):
+    return result(engine.submit(request(model.spec, "r", model.prompts[0]))).ids.tolist()
+
+
+def test_engines_live_side_by_side(make, omnis):
+    a, b = make(omnis["*-*-"]), make(omnis["M*M-"])
+    before = ask(b, omnis["M*M-"])
+    a.close()
+    gc.collect()
+    assert ask(b, omnis["M*M-"]) == before
+
+
+def test_the_last_one_leaves_no_process_group(make, omni):
+    engine = make(omni)
+    assert torch.distributed.is_initialized()
+    engine.close()
+    engine.close()
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_group_of_others_stays(make, omni, tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        engine = make(omni)
+        first = ask(engine, omni)
+        engine.close()
+        assert torch.distributed.is_initialized()
+        assert ask(make(omni), omni) == first
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_start_leaves_random_states_and_threads_alone(make, omni):
+    def draws():
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    def seed():
+        random.seed(5)
+        np.random.seed(5)
+        torch.manual_seed(5)
+
+    set_threads = torch.set_num_threads
+    seed()
+    expected = draws()
+    seed()
+    make(omni)
+    assert draws() == expected
+    assert torch.set_num_threads is set_threads
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"kv_cache_memory_mb": 1, "max_model_len": 2048},
+            r"Raise backend\.vllm\.kv_cache_memory_mb \(now 1\), or lower backend\.max_model_len \(now 2048\)",
+        ),
+        ({"kv_cache_memory_mb": 10**8}, r"Lower backend\.vllm\.kv_cache_memory_mb \(now 100000000\), or free memory"),
+    ],
+)
+def test_memory_that_is_too_little_or_not_there(make, omni, settings, message):
+    with pytest.raises(EngineError, match=f"vLLM cannot start with {omni.path}: .*{message}"):
+        make(omni, **settings)
+    assert not torch.distributed.is_initialized()
+    assert ask(make(omni), omni)
