@@ -71,6 +71,11 @@ def test_every_table_key_exists_and_every_number_has_a_range():
         ({"cluster__gpus_per_node": 1}, "trainer.device", "set trainer.device=cuda"),
         ({"cluster__nodes": 2}, "cluster.nodes", "is one machine"),
         ({"cluster__engine_nodes": 1}, "cluster.engine_nodes", "leaves none for the trainer"),
+        (
+            {"backend__name": "megatron", "backend__megatron__max_tokens": 4},
+            "backend.megatron.max_tokens",
+            "less than max_requests=256",
+        ),
         ({**VLLM, "rollout__temperature": 0.005}, "rollout.temperature", "vLLM has only 0 (greedy) and 0.01 to 2"),
         ({**VLLM, "backend__vllm__max_num_batched_tokens": 9}, "backend.vllm.max_num_batched_tokens", "max_num_seqs=256"),
         ({**VLLM, "backend__parallelism__cp": 2}, "backend.parallelism.cp", "backend.name=vllm does not have"),

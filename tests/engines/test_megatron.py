@@ -194,10 +194,6 @@ class TestStartUp:
         with pytest.raises(EngineError, match=r"needs [\d.]+ GiB, this machine has 0\.000977 GiB left; lower backend"):
             make_megatron(omni.path, omni.store)
 
-    def test_fewer_tokens_than_requests(self, omni):
-        with pytest.raises(EngineError, match="max_tokens=4 must be at least max_requests=8"):
-            make_megatron(omni.path, omni.store, max_tokens=4)
-
     def test_no_attention_layer(self, omni, tmp_path):
         path = build_checkpoint(tmp_path / "mamba", tiny("M-"))
         with pytest.raises(EngineError, match="needs at least one attention layer, the model is 'M-'"):

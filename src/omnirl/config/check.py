@@ -192,6 +192,10 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     context, new = cfg.backend.max_model_len, cfg.rollout.max_new_tokens
     if new >= context:
         yield Problem("rollout.max_new_tokens", f"is {new}, no room for a prompt in backend.max_model_len={context}")
+    megatron = cfg.backend.megatron
+    if cfg.backend.name == "megatron" and megatron.max_tokens < megatron.max_requests:
+        text = f"is {megatron.max_tokens}, less than max_requests={megatron.max_requests}: each computes a token a step"
+        yield Problem("backend.megatron.max_tokens", text)
     if cfg.env.rewards.exact + cfg.env.rewards.format == 0:
         yield Problem("env.rewards", "are all 0: at least one weight must be positive")
     if synthetic.min_radius > synthetic.max_radius:

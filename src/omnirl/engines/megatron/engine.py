@@ -51,6 +51,7 @@ class MegatronEngine:
         self._closed = False
         self._pending: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+        self._live: dict[str, Sequence] = {}
         self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
         with cpu_for_cuda():
@@ -72,9 +73,10 @@ class MegatronEngine:
         with self._lock:
             if self._closed:
                 raise EngineError(f"{sequence.name}: the engine is closed.")
-            live = (s.request.request_id for s in (*self._running, *self._pending) if not s.finished)
-            if request.request_id in live:
+            known = self._live.get(request.request_id)
+            if known is not None and not known.finished:
                 raise EngineError(f"{sequence.name}: this id is already in use.")
+            self._live[request.request_id] = sequence
             self._pending.append(sequence)
         return Handle(self, sequence)
 
@@ -89,6 +91,7 @@ class MegatronEngine:
                 if not isinstance(error, Exception):
                     raise
             self._running = [s for s in self._running if not s.finished]
+            self._live = {name: s for name, s in self._live.items() if not s.finished}
 
     def abort(self, sequence: Sequence) -> None:
         """End a request with what it has; it leaves the batch with the next step."""
@@ -180,7 +183,7 @@ class MegatronEngine:
 
     def close(self) -> None:
         with self._inside():
-            for sequence in (*self._running, *self._pending):
+            for sequence in self._live.values():
                 if not sequence.finished:
                     sequence.stop_reason = StopReason.ABORT
             self._closed = True
@@ -200,11 +203,6 @@ def _cache(model: MegatronOmni, backend: BackendConfig, context: int, device: st
         raise EngineError(
             f"{model.spec.path}: Megatron-core's dynamic engine needs at least one attention layer, the model is "
             f"'{language.hybrid_layer_pattern}'; choose backend.name=hf."
-        )
-    if settings.max_tokens < settings.max_requests:
-        raise EngineError(
-            f"backend.megatron.max_tokens={settings.max_tokens} must be at least max_requests={settings.max_requests}: each "
-            "running request computes one token a step."
         )
     states = MambaInferenceStateConfig.from_model(
         language, conv_states_dtype=config.params_dtype, ssm_states_dtype=torch.float32
