@@ -110,7 +110,7 @@ def test_a_missing_value_stops_a_start_but_not_a_plan(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "Which recipe? Add recipe=NAME. Recipes: nemotron_omni_clevr, tiny_omni_count"),
+        ([], "Which recipe? Add recipe=NAME. Recipes: nemotron_omni_clevr, parity_tiny_omni, tiny_omni_count"),
         (["tiny_omni_count"], "'tiny_omni_count' is not KEY=VALUE. Did you mean 'recipe=tiny_omni_count'?"),
         (["recipe=tiny_omni_cout"], "Did you mean 'tiny_omni_count'?"),
         (["recipe=null"], "no recipe 'null'"),

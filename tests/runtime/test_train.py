@@ -363,7 +363,7 @@ class TestBeforeTheFolder:
             ({"model": ModelConfig(path="/nowhere")}, ModelError, r"model\.path: '/nowhere' is not a directory"),
             ({"model": ModelConfig(tiny=tiny("*x"))}, ModelError, r"model\.tiny\.pattern: '\*x'"),
             ({"model": ModelConfig(tiny=tiny(), freeze=["vison"])}, ModelError, "no parameter starts with 'vison'"),
-            ({"backend": BackendConfig(name="vllm")}, ConfigError, "'vllm' is not an engine of this version"),
+            ({"backend": BackendConfig(name="sglang")}, ConfigError, "'sglang' is not an engine of this version"),
             ({"trainer": TrainerConfig(name="megatron")}, ConfigError, "'megatron' is not a trainer of this version"),
             (
                 {"backend": BackendConfig(max_model_len=10)},
