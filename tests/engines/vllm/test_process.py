@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from omnirl.errors import EngineError
-from tests.omni import make_vllm, request, result
+from tests.omni import make_megatron, make_vllm, request, result
 
 pytestmark = pytest.mark.engines
 
@@ -57,6 +57,23 @@ def test_a_group_of_others_stays(make, omni, tmp_path):
     finally:
         torch.distributed.destroy_process_group()
     assert ask(make(omni), omni) == first
+
+
+@pytest.mark.parametrize("order", ["mvVvMV", "vmVMvm"])
+def test_megatron_core_in_the_same_process(make, omni, order):
+    """Small letters start an engine, capitals close it; the others go on."""
+    expected, live = {}, {}
+    for letter in order:
+        if letter.isupper():
+            live.pop(letter.lower()).close()
+        elif letter == "v":
+            live[letter] = make(omni)
+        else:
+            live[letter] = make_megatron(omni.path, omni.store)
+        for name, engine in live.items():
+            assert ask(engine, omni) == expected.setdefault(name, ask(engine, omni))
+    if "m" in live:
+        live["m"].close()
 
 
 def test_a_start_leaves_random_states_and_threads_alone(make, omni):

@@ -93,9 +93,10 @@ def _leave_group() -> None:
     if _shared.running:
         return
     parallel_state.destroy_model_parallel()
-    if _shared.owns_group:
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    if _shared.owns_group and not (megatron and megatron.model_parallel_is_initialized()):
         parallel_state.destroy_distributed_environment()
-    elif parallel_state._WORLD is not None:  # vLLM's part of a group that others made
+    elif parallel_state._WORLD is not None:  # vLLM's part of a group that others made, or use by now
         parallel_state._WORLD.destroy()
         parallel_state._WORLD = None
 
