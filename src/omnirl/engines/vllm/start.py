@@ -113,20 +113,18 @@ def load(device: str) -> None:
     _check_torch(device)
     try:
         with _quiet():
-            import vllm  # noqa: F401
+            from vllm.model_executor.models import ModelRegistry
             from vllm.platforms import current_platform
+
+            from .model import NemotronOmni
+            from .plugin import ARCHITECTURE, register
+
+            register()
     except Exception as error:  # a broken build raises anything
         raise HardwareError(f"vLLM cannot be imported ({error!r}). Reinstall it: {INSTALL[device]}.") from error
     if current_platform.is_cpu() != (device == "cpu"):
         found = "the CPU" if current_platform.is_cpu() else "GPUs"
         raise HardwareError(f"trainer.device is {device}, but this vLLM is built for {found}: {INSTALL[device]}.")
-    from .plugin import ARCHITECTURE, register
-
-    register()
-    from vllm.model_executor.models import ModelRegistry
-
-    from .model import NemotronOmni
-
     ModelRegistry.register_model(ARCHITECTURE, NemotronOmni)  # the class itself: else vLLM inspects it in a process of its own
     if device == "cpu" and torch.cpu._is_amx_tile_supported():
         torch.cpu._init_amx()  # without it the kernels' first tile instruction kills the process
