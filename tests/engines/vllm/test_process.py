@@ -2,13 +2,14 @@
 
 import gc
 import random
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from omnirl.errors import EngineError
-from tests.omni import make_vllm, request, result
+from tests.omni import make_megatron, make_vllm, request, result
 
 pytestmark = pytest.mark.engines
 
@@ -26,6 +27,16 @@ def make():
         engine.close()
 
 
+@pytest.fixture
+def no_group():
+    """Megatron-core's groups of earlier tests stay in the process."""
+    if torch.distributed.is_initialized():
+        from megatron.core import parallel_state
+
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+
+
 def ask(engine, model):
     return result(engine.submit(request(model.spec, "r", model.prompts[0]))).ids.tolist()
 
@@ -38,15 +49,18 @@ def test_engines_live_side_by_side(make, omnis):
     assert ask(b, omnis["M*M-"]) == before
 
 
-def test_the_last_one_leaves_no_process_group(make, omni):
+def test_the_last_one_leaves_no_process_group(no_group, make, omni):
     engine = make(omni)
     assert torch.distributed.is_initialized()
     engine.close()
     engine.close()
     assert not torch.distributed.is_initialized()
+    with pytest.raises(EngineError, match="kv_cache_memory_mb"):
+        make(omni, kv_cache_memory_mb=10**8)
+    assert not torch.distributed.is_initialized()
 
 
-def test_a_group_of_others_stays(make, omni, tmp_path):
+def test_a_group_of_others_stays(no_group, make, omni, tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     try:
         for _ in range(2):
@@ -57,6 +71,30 @@ def test_a_group_of_others_stays(make, omni, tmp_path):
     finally:
         torch.distributed.destroy_process_group()
     assert ask(make(omni), omni) == first
+
+
+def test_what_librosa_imports_does_no_harm(make, omni):
+    """vLLM searches all modules at each start, and cannot read this one."""
+    ffi = pytest.importorskip("llvmlite.binding.ffi")
+    assert ask(make(omni), omni)
+    assert sys.modules[ffi.__name__] is ffi
+
+
+@pytest.mark.parametrize("order", ["mvVvMV", "vmVMvm"])
+def test_megatron_core_in_the_same_process(make, omni, order):
+    """Small letters start an engine, capitals close it; the others go on."""
+    expected, live = {}, {}
+    for letter in order:
+        if letter.isupper():
+            live.pop(letter.lower()).close()
+        elif letter == "v":
+            live[letter] = make(omni)
+        else:
+            live[letter] = make_megatron(omni.path, omni.store)
+        for name, engine in live.items():
+            assert ask(engine, omni) == expected.setdefault(name, ask(engine, omni))
+    if "m" in live:
+        live["m"].close()
 
 
 def test_a_start_leaves_random_states_and_threads_alone(make, omni):
@@ -90,5 +128,4 @@ def test_a_start_leaves_random_states_and_threads_alone(make, omni):
 def test_memory_that_is_too_little_or_not_there(make, omni, settings, message):
     with pytest.raises(EngineError, match=f"vLLM cannot start with {omni.path}: .*{message}"):
         make(omni, **settings)
-    assert not torch.distributed.is_initialized()
     assert ask(make(omni), omni)

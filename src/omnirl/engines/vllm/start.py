@@ -42,6 +42,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+#: its `lib` takes any attribute for a C symbol; librosa imports it
+_TRIPPING = "llvmlite.binding.ffi"
 #: pictures of one prompt for which vLLM plans memory
 _MAX_PICTURES = 64
 
@@ -93,9 +95,10 @@ def _leave_group() -> None:
     if _shared.running:
         return
     parallel_state.destroy_model_parallel()
-    if _shared.owns_group:
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    if _shared.owns_group and not (megatron and megatron.model_parallel_is_initialized()):
         parallel_state.destroy_distributed_environment()
-    elif parallel_state._WORLD is not None:  # vLLM's part of a group that others made
+    elif parallel_state._WORLD is not None:  # vLLM's part of a group that others made, or use by now
         parallel_state._WORLD.destroy()
         parallel_state._WORLD = None
 
@@ -113,8 +116,7 @@ def load(device: str) -> None:
             import vllm  # noqa: F401
             from vllm.platforms import current_platform
     except Exception as error:  # a broken build raises anything
-        hint = " librosa was imported before it, which its import does not survive." * ("librosa" in sys.modules)
-        raise HardwareError(f"vLLM cannot be imported ({error!r}).{hint} Reinstall it: {INSTALL[device]}.") from error
+        raise HardwareError(f"vLLM cannot be imported ({error!r}). Reinstall it: {INSTALL[device]}.") from error
     if current_platform.is_cpu() != (device == "cpu"):
         found = "the CPU" if current_platform.is_cpu() else "GPUs"
         raise HardwareError(f"trainer.device is {device}, but this vLLM is built for {found}: {INSTALL[device]}.")
@@ -221,9 +223,9 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Put back what vLLM changes for the whole process while it starts: random states, torch's thread setting (which its CPU
-    worker replaces), and libraries that children would preload."""
+    worker replaces), and libraries that children would preload. Hide what its search through all modules trips over."""
     python, numpy, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
-    preload = os.environ.get("LD_PRELOAD")
+    preload, hidden = os.environ.get("LD_PRELOAD"), sys.modules.pop(_TRIPPING, None)
     try:
         with torch.random.fork_rng(devices=[]), _quiet():
             yield
@@ -231,6 +233,8 @@ def _undisturbed() -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_num_threads = threads
+        if hidden is not None:
+            sys.modules[_TRIPPING] = hidden
         os.environ.pop("LD_PRELOAD", None)
         if preload is not None:
             os.environ["LD_PRELOAD"] = preload

@@ -7,7 +7,7 @@ Example:
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  # it registers the backend
 
 from omnirl.config.schema import ParallelismConfig
 from omnirl.errors import ConfigError
@@ -22,7 +22,8 @@ def initialize(layout: ParallelismConfig) -> None:
     than the one in use, or one that the world cannot hold.
     """
     if not dist.is_initialized():
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # a real one in memory: vLLM in the same process makes groups of its own from it
+        dist.init_process_group("fake", store=store, rank=0, world_size=1)
     if not parallel_state.model_parallel_is_initialized():
         size = layout.tp * layout.pp * layout.cp
         if dist.get_world_size() % size:
