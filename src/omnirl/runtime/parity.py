@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from omnirl.config.check import CHOICES
 from omnirl.config.schema import Config
 from omnirl.data import ensure_dataset, load_prompts
 from omnirl.errors import ConfigError, ParityError
@@ -65,6 +66,8 @@ def parity(cfg: Config, backends: Sequence[str], *, samples: int, out: Path | No
     """Returns 0, or 3 when a gate of `model.dtype` is not met. Raises `ConfigError` for fewer than two backends."""
     if len(set(backends)) != len(backends) or len(backends) < 2:
         raise ConfigError(f"--backends {','.join(backends)}: name at least two, each once, of hf, vllm, megatron")
+    if unknown := [name for name in backends if name not in CHOICES["backend.name"]]:
+        raise ConfigError(f"--backends: '{unknown[0]}' is not an engine; choose of {', '.join(CHOICES['backend.name'])}")
     started = time.monotonic()
     with ExitStack() as stack:
         session = _Session(cfg, samples, stack)
