@@ -28,7 +28,7 @@ trainer:
   # goes
   weight_decay: 0.0
   warmup:
-    lr: 3.0e-4
+    lr: 5.0e-4
 
 # last
 dataset:

@@ -197,10 +197,10 @@ class WarmupConfig:
 
     max_steps: int = 0  #: most supervised steps; 0 leaves the phase out
     batch_size: int = 64  #: samples of one supervised step
-    lr: float = 3.0e-4  #: peak learning rate
+    lr: float = 5.0e-4  #: peak learning rate
     lr_warmup_steps: int = 30  #: steps of linear learning-rate increase
-    stop_accuracy: float = 0.52  #: end the phase once greedy accuracy reaches this
-    eval_every: int = 5  #: steps between accuracy checks
+    stop_accuracy: float = 0.5  #: end the phase once greedy accuracy reaches this
+    eval_every: int = 2  #: steps between accuracy checks
     eval_from: int = 100  #: first step with an accuracy check
     eval_samples: int = 512  #: held-out prompts of an accuracy check
 
