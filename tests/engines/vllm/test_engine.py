@@ -10,7 +10,7 @@ from PIL import Image
 from omnirl.errors import EngineError, PlaceholderMismatch, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
-from omnirl.types import EncodedPrompt, ExpandedIds, TrainingBatch, WeightBucket
+from omnirl.types import EncodedPrompt, ExpandedIds, SamplingParams, TrainingBatch, WeightBucket
 from tests.omni import PATTERNS, make_engine, make_prompt, make_trainer, make_vllm, request, result, sample
 
 pytestmark = pytest.mark.engines
@@ -142,6 +142,13 @@ def test_temperatures_that_vllm_lacks(shared, omni, temperature):
 def test_every_seed_is_one(shared, omni, seed):
     first, again = (generate(shared, [request(omni.spec, "r", omni.prompts[0], seed=seed)])[0] for _ in range(2))
     assert first.ids.tolist() == again.ids.tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**64 - 1])
+def test_seeds_fit_the_gpus_signed_integers(seed):
+    from omnirl.engines.vllm.inputs import sampling_params
+
+    assert 0 <= sampling_params(SamplingParams(4, seed=seed), "r").seed < 2**63
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])

@@ -105,7 +105,7 @@ def sampling_params(sampling: SamplingParams, name: str) -> VllmSampling:
     return VllmSampling(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
-        seed=sampling.seed & (2**64 - 1),  # vLLM takes −1 for no seed
+        seed=sampling.seed & (2**63 - 1),  # vLLM takes −1 for no seed, and on a GPU has 64 bits with a sign
         stop_token_ids=list(sampling.stop_ids),
         ignore_eos=True,  # the stop ids are all there are
         logit_bias=dict.fromkeys(sampling.banned_ids, -inf) or None,
