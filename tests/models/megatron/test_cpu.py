@@ -31,6 +31,15 @@ def test_everything_is_put_back():
         torch.ones(1, device="cuda")
 
 
+def test_a_context_inside_another_is_not_inert_where_torch_counts_devices(monkeypatch):
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as vLLM sets it
+    with cpu_for_cuda():
+        assert not torch.cuda.is_available()
+        users = cpu._SHARED._users
+        with cpu_for_cuda():
+            assert cpu._SHARED._users == users + 1
+
+
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda", 0), 0])
 def test_devices_become_the_cpu(device):
     with cpu_for_cuda():

@@ -165,6 +165,7 @@ def _set_random_state(state: Tensor, *_: Any, **__: Any) -> None:
 _CUDA: dict[str, Any] = {
     "current_device": _answer(CPU),  # a device, not a number: autograd's own calls pass no torch function mode
     "device_count": _answer(1),
+    "is_available": _answer(False),  # torch may count devices to answer, as it does once vLLM is imported
     "Stream": _Stream,
     "Event": _Event,
     "stream": _answer(nullcontext()),
