@@ -25,6 +25,12 @@ def test_an_unknown_backend_is_named_before_anything_is_built(tmp_cache):
     assert not list(tmp_cache.iterdir())
 
 
+def test_an_impossible_out_is_refused_first(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is not a folder"):
+        parity(compose_config("parity_tiny_omni"), ("hf", "vllm"), samples=3, out=tmp_path / "file", console=None)
+
+
 @pytest.mark.engines
 def test_without_a_recipe_vllm_and_megatron_answer_alike(tmp_path):
     run = command("--backends", "vllm,megatron", "--samples", "12", "--out", str(tmp_path / "out"))

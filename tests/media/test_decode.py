@@ -1,5 +1,6 @@
 import io
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,3 +154,8 @@ def test_damage_gives_a_picture_or_a_media_error(at, noise, data):
         return
     assert pixels.dtype == np.uint8
     assert pixels.shape[2] == 3
+
+
+def test_a_null_character_in_a_path_is_a_media_error():
+    with pytest.raises(MediaError, match="cannot read"):
+        load_image(Path("a\0b"), name="row 1", max_pixels=100)

@@ -370,6 +370,7 @@ class TestBeforeTheFolder:
                 ValueError,
                 "exceed the context of 10; raise `backend.max_mo",
             ),
+            ({"algo": AlgoConfig(prompts_per_step=10_000)}, DataError, r"algo\.prompts_per_step=10000, but the dataset has"),
             ({"dataset": DatasetConfig(path="/nowhere")}, DataError, "no such folder; make one with `omnirl data make"),
         ],
     )

@@ -5,6 +5,7 @@ message on stderr and the error's exit code, here and nowhere else.
 """
 
 import os
+import signal
 import sys
 
 import typer
@@ -41,8 +42,11 @@ def main() -> None:
     """Run the command line and leave with its exit code: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met."""
     # OpenMP's threads spin while they wait; with other work on the machine that made a step ten times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that partial files are removed
     try:
         app(prog_name="omnirl")
     except OmnirlError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -76,8 +76,9 @@ def _read(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         raise MediaError(f"{name}: no such file {path}; paths are relative to the dataset file's folder") from error
-    except OSError as error:
-        raise MediaError(f"{name}: cannot read {path} ({error.strerror}); check the path and its permissions") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise MediaError(f"{name}: cannot read {str(path)!r} ({reason}); check the path and its permissions") from error
 
 
 def _open(data: bytes, name: str) -> Pillow.Image:

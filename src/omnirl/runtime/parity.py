@@ -68,6 +68,8 @@ def parity(cfg: Config, backends: Sequence[str], *, samples: int, out: Path | No
         raise ConfigError(f"--backends {','.join(backends)}: name at least two, each once, of hf, vllm, megatron")
     if unknown := [name for name in backends if name not in CHOICES["backend.name"]]:
         raise ConfigError(f"--backends: '{unknown[0]}' is not an engine; choose of {', '.join(CHOICES['backend.name'])}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is not a folder; choose another")
     started = time.monotonic()
     with ExitStack() as stack:
         session = _Session(cfg, samples, stack)

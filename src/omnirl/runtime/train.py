@@ -13,7 +13,7 @@ from rich.console import Console
 from omnirl.config.schema import Config
 from omnirl.data import ensure_dataset, load_prompts
 from omnirl.envs import make_env
-from omnirl.errors import CheckpointError
+from omnirl.errors import CheckpointError, DataError
 from omnirl.media import make_store
 from omnirl.prompt import PromptEncoder
 from omnirl.rollout import RolloutRunner
@@ -41,6 +41,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     dataset = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
     train_rows = load_prompts(dataset / cfg.dataset.train)
     eval_rows = load_prompts(dataset / cfg.dataset.eval)
+    _check_rows(cfg, len(train_rows))
     model = ensure_model(cfg)
     spec = model_spec(cfg, model)
     env = make_env(cfg.env)
@@ -72,6 +73,16 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         stack.callback(metrics.close)
         stack.callback(warmup_metrics.close)
         return controller.run(metrics, warmup_metrics)
+
+
+def _check_rows(cfg: Config, rows: int) -> None:
+    """A batch holds no row twice, so the dataset must have a batch's rows. Raises `DataError` naming the key."""
+    batches = {"algo.prompts_per_step": cfg.algo.prompts_per_step}
+    if cfg.trainer.warmup.max_steps:
+        batches["trainer.warmup.batch_size"] = cfg.trainer.warmup.batch_size
+    for key, size in batches.items():
+        if size > rows:
+            raise DataError(f"{key}={size}, but the dataset has {rows} training rows; lower it or use more rows")
 
 
 def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint | None]:
