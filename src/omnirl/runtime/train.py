@@ -22,8 +22,9 @@ from omnirl.track import FanOut, JsonlTracker, Progress
 from omnirl.types import Prompt, Tracker
 
 from .checkpoints import Checkpoint, CheckpointStore
-from .controller import Controller, Parts, RunState
+from .controller import Controller
 from .models import ensure_model
+from .parts import Parts, RunState
 from .run_folder import RunFolder
 from .session import engine_group, make_encoder, model_spec, trainer_group
 
@@ -55,6 +56,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         progress = Progress(console) if cfg.logger.progress else Progress(Console(quiet=True))
         stack.callback(progress.close)
         parts = Parts(
+            cfg=cfg,
             trainers=trainers,
             engines=engines,
             sync=WeightTransfer(trainers, engines),
@@ -64,7 +66,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
             eval=eval_rows,
             progress=progress,
         )
-        controller = Controller(cfg, parts, run)
+        controller = Controller(parts, run)
         if checkpoint is not None:
             controller.restore(checkpoint)
         RunFolder.create(run.path, cfg, resume=continued)

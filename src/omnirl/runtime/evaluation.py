@@ -1,0 +1,31 @@
+"""Answers on held-out prompts → `eval/…` metrics.
+
+Example:
+    evaluate(parts, samples=256)        # {"eval/accuracy": 0.61, "eval/accuracy_ci95": 0.06, "eval/samples": 256.0, …}
+"""
+
+import math
+from statistics import fmean, stdev
+
+from .parts import Parts
+
+
+def evaluate(parts: Parts, samples: int) -> dict[str, float]:
+    """Greedy answers on the first `samples` held-out prompts: mean reward (also by the rows' `kind`), its 95 % half-width,
+    mean length."""
+    algo, prompts = parts.cfg.algo, parts.eval[:samples]
+    batches = math.ceil(len(prompts) / (algo.prompts_per_step * algo.group_size))
+    turns = parts.runner.generate(prompts, 1, step=-1, deadline=parts.deadline(batches), greedy=True)
+    groups = parts.runner.score(prompts, turns)
+    rewards = [float(group.rewards[0]) for group in groups]
+    by_kind: dict[str, list[float]] = {}
+    for prompt, reward in zip(prompts, rewards, strict=True):
+        if "kind" in prompt.meta:
+            by_kind.setdefault(f"eval/accuracy_{prompt.meta['kind']}", []).append(reward)
+    return {
+        "eval/accuracy": fmean(rewards),
+        "eval/accuracy_ci95": 1.96 * (stdev(rewards) if len(rewards) > 1 else 0.0) / math.sqrt(len(rewards)),
+        "eval/samples": float(len(rewards)),
+        "eval/length_mean": fmean(len(turn.completion.ids) for group in turns for turn in group),
+        **{name: fmean(values) for name, values in by_kind.items()},
+    }
