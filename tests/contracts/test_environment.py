@@ -5,7 +5,7 @@ import pytest
 
 from omnirl.config.schema import EnvConfig, RewardConfig
 from omnirl.envs import make_env
-from omnirl.errors import ConfigError, RewardError
+from omnirl.errors import ConfigError, DataError, RewardError
 from omnirl.types import (
     Completion,
     EncodedPrompt,
@@ -52,8 +52,13 @@ def test_is_stateless(env):
 def test_a_reward_that_cannot_be_computed_is_an_error(env):
     with pytest.raises(RewardError, match=r"prompt 'train-17': no turn"):
         env.respond(PROMPT, ())
-    with pytest.raises(RewardError, match=r"prompt 'a': the gold answer ' ' is empty"):
-        env.respond(Prompt("a", (), answer=" "), (turn("x"),))
+
+
+def test_a_gold_answer_that_is_of_no_use_is_an_error_of_the_data(env):
+    bad = Prompt("a", (), answer=" ")
+    for call in (lambda: env.check(bad), lambda: env.respond(bad, (turn("x"),))):
+        with pytest.raises(DataError, match=r"prompt 'a': the gold answer ' ' cannot be scored: it is empty"):
+            call()
 
 
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0), (float("inf"), 1.0)])

@@ -11,12 +11,22 @@ from omnirl.types import Deadline, EnvReply, ImagePart, Message, Prompt, Reward,
 from tests.omni import MINUTE, picture
 
 
-class Length:
+class Env:
+    concurrency = 1
+
+    def check(self, prompt):
+        pass
+
+    def close(self):
+        pass
+
+
+class Length(Env):
     def respond(self, prompt, turns):
         return EnvReply(reward=Reward(float(len(turns[0].completion.ids)), {}))
 
 
-class Talkative:
+class Talkative(Env):
     def respond(self, prompt, turns):
         return EnvReply(messages=(Message("user", (TextPart("Sure?"),)),))
 

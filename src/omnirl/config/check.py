@@ -8,7 +8,7 @@ Example:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, isfinite
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from omnirl.config.keys import did_you_mean
 from omnirl.config.layout import layout, train_batch
 from omnirl.config.rules import SUITES
-from omnirl.config.schema import Config, ParallelismConfig
+from omnirl.config.schema import Config, ParallelismConfig, RewardConfig
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "suite": SUITES,
@@ -24,6 +24,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
     "backend.name": ("hf", "vllm", "megatron"),
     "env.name": ("single_turn", "nemo_gym"),
+    "env.answer": ("tag", "boxed"),
+    "env.match": ("equal", "contains", "ratio"),
+    "env.on_reward_error": ("drop", "fail"),
     "dataset.name": ("jsonl",),
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
     "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
@@ -67,6 +70,9 @@ class Range:
         return low if self.high == inf else f"{low} and at most {self.high:g}"
 
 
+REWARDS = tuple(f.name for f in fields(RewardConfig))
+"""Names of the reward parts."""
+
 POSITIVE, NOT_NEGATIVE, COUNT, SHARE = Range(0, above=True), Range(0), Range(1), Range(0, 1)
 
 RANGES: dict[str, Range] = {
@@ -87,8 +93,13 @@ RANGES: dict[str, Range] = {
     "backend.megatron.block_size": COUNT,
     "backend.megatron.max_requests": COUNT,
     "backend.megatron.max_tokens": COUNT,
-    "env.rewards.exact": NOT_NEGATIVE,
-    "env.rewards.format": NOT_NEGATIVE,
+    **{f"env.rewards.{name}": NOT_NEGATIVE for name in REWARDS},
+    "env.tolerance": NOT_NEGATIVE,
+    "env.relative_tolerance": NOT_NEGATIVE,
+    "env.space": POSITIVE,
+    "env.point_distance": POSITIVE,
+    "env.reward_timeout_s": POSITIVE,
+    "env.reward_workers": COUNT,
     "dataset.synthetic.size": COUNT,
     "dataset.synthetic.num_train": COUNT,
     "dataset.synthetic.num_eval": COUNT,
@@ -125,6 +136,7 @@ RANGES: dict[str, Range] = {
     "rollout.max_new_tokens": COUNT,
     "rollout.max_staleness": NOT_NEGATIVE,
     "rollout.timeout_s": POSITIVE,
+    "rollout.max_reward_errors": SHARE,
     "eval.every": NOT_NEGATIVE,
     "eval.samples": COUNT,
     "eval.final_samples": COUNT,
@@ -196,8 +208,10 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     if cfg.backend.name == "megatron" and megatron.max_tokens < megatron.max_requests:
         text = f"is {megatron.max_tokens}, less than max_requests={megatron.max_requests}: each computes a token a step"
         yield Problem("backend.megatron.max_tokens", text)
-    if cfg.env.rewards.exact + cfg.env.rewards.format == 0:
+    if not any(getattr(cfg.env.rewards, name) for name in REWARDS):
         yield Problem("env.rewards", "are all 0: at least one weight must be positive")
+    if cfg.env.rewards.custom and not cfg.env.rewards_from:
+        yield Problem("env.rewards.custom", "has a weight, but env.rewards_from names no function")
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
     if media.min_patches and media.max_patches and media.min_patches > media.max_patches:

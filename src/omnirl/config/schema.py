@@ -112,10 +112,19 @@ class BackendConfig:
 
 @dataclass
 class RewardConfig:
-    """Weights of the reward parts; they are normalised to a sum of one."""
+    """Weights of the reward parts; they are normalised to a sum of one. All but `format` and `custom` compare the last
+    well-formed answer with the gold one."""
 
-    exact: float = 1.0  #: the last well-formed <answer> equals the gold answer
-    format: float = 0.0  #: the whole completion is one well-formed <answer>, after an optional <think> block
+    exact: float = 1.0  #: equal: numbers by value, anything else as normalised text
+    format: float = 0.0  #: the completion keeps to the answer format, after an optional <think> block
+    numeric: float = 0.0  #: a number within `env.tolerance` or `env.relative_tolerance`
+    choice: float = 0.0  #: the same letter of a multiple-choice question
+    match: float = 0.0  #: normalised text, compared by `env.match`
+    maths: float = 0.0  #: the same mathematical object, by math-verify
+    iou: float = 0.0  #: intersection over union of two boxes
+    giou: float = 0.0  #: (1 + GIoU) / 2 of two boxes
+    point: float = 0.0  #: nearness to a gold point, or inside a gold box
+    custom: float = 0.0  #: the function that `env.rewards_from` names
 
 
 @dataclass
@@ -123,8 +132,18 @@ class EnvConfig:
     """The environment that answers and scores completions."""
 
     name: str = "single_turn"  #: single_turn: one completion, scored by `env.rewards`; nemo_gym: NeMo-Gym servers
-    rewards: RewardConfig = field(default_factory=RewardConfig)  #: weights of the reward parts
+    rewards: RewardConfig = field(default_factory=RewardConfig)  #: weights of the reward parts; a row's `reward` replaces them
+    rewards_from: str | None = None  #: own reward, package.module:function; called with the text and the row
+    answer: str = "tag"  #: where the answer is: tag (the last <answer>…</answer>) or boxed (the last \\boxed{…})
     word_numbers: bool = False  #: accept "three" for 3
+    tolerance: float = 0.0  #: largest difference that `numeric` accepts
+    relative_tolerance: float = 0.0  #: the same, as a share of the gold number
+    match: str = "equal"  #: how `match` compares: equal, contains or ratio
+    space: float = 1000.0  #: extent of the coordinates of boxes and points: 1 for shares of a side, 1000 for thousandths
+    point_distance: float = 0.15  #: distance, as a share of the space, from which on `point` is 0
+    reward_timeout_s: float = 5.0  #: limit of one call of a verifier (maths, custom), after which it is killed
+    reward_workers: int = 2  #: processes of verifiers
+    on_reward_error: str = "drop"  #: a reward that failed: drop (leave the completion out and count it) or fail (end the run)
 
 
 @dataclass
@@ -234,6 +253,7 @@ class RolloutConfig:
     max_new_tokens: int = 16  #: token budget of a completion
     max_staleness: int = 0  #: policy versions that a completion may be behind; 0 is synchronous
     timeout_s: float = 600.0  #: deadline of one step's rollouts, in seconds
+    max_reward_errors: float = 0.5  #: largest share of a step's rewards that may fail before the run ends
 
 
 @dataclass

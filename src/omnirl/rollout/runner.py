@@ -11,6 +11,8 @@ Example:
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from omnirl.config.schema import RolloutConfig
 from omnirl.errors import RewardError
@@ -77,13 +79,24 @@ class RolloutRunner:
         return [turns[i : i + group_size] for i in range(0, len(turns), group_size)]
 
     def score(self, prompts: Sequence[Prompt], turns: Sequence[Sequence[Turn]]) -> list[Group]:
-        """Ask the environment for each turn's reward. Raises `RewardError`."""
-        return [
-            Group(prompt.id, tuple(self._trajectory(prompt, turn) for turn in group))
-            for prompt, group in zip(prompts, turns, strict=True)
-        ]
+        """Ask the environment for each turn's reward. Raises `RewardError`, also when the share of rewards that failed is over
+        `rollout.max_reward_errors`."""
+        pairs = [(prompt, turn) for prompt, group in zip(prompts, turns, strict=True) for turn in group]
+        with ThreadPoolExecutor(self._env.concurrency) as threads:
+            scored = iter(
+                list(threads.map(self._trajectory, pairs) if self._env.concurrency > 1 else map(self._trajectory, pairs))
+            )
+        groups = [Group(prompt.id, tuple(islice(scored, len(group)))) for prompt, group in zip(prompts, turns, strict=True)]
+        errors = [t.reward.error for group in groups for t in group.trajectories if t.reward.error]
+        if len(errors) > self._settings.max_reward_errors * len(pairs):
+            raise RewardError(
+                f"{len(errors)} of {len(pairs)} rewards failed, more than rollout.max_reward_errors="
+                f"{self._settings.max_reward_errors:g} allows; the first: {errors[0]}"
+            )
+        return groups
 
-    def _trajectory(self, prompt: Prompt, turn: Turn) -> Trajectory:
+    def _trajectory(self, pair: tuple[Prompt, Turn]) -> Trajectory:
+        prompt, turn = pair
         reply = self._env.respond(prompt, (turn,))
         if reply.reward is None:
             raise RewardError(f"prompt '{prompt.id}': the environment asks for another turn; rollouts here have one turn.")

@@ -166,10 +166,17 @@ class EnvReply:
 
 
 class Environment(Protocol):
-    """Stateless: the whole history is passed each time."""
+    """Stateless: the whole history is passed each time. `concurrency`: how many threads may call it at once to advantage."""
+
+    concurrency: int
+
+    def check(self, prompt: Prompt) -> None:
+        """Called for every row before a run. Raises `DataError` when the environment cannot use it."""
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> EnvReply:
-        """Called after each turn. Raises `RewardError` when the reward cannot be computed."""
+        """Called after each turn. A reward that cannot be computed is a `Reward` with an `error`, or a `RewardError`."""
+
+    def close(self) -> None: ...
 
 
 @runtime_checkable

@@ -17,10 +17,12 @@ from .prompt import EncodedPrompt, Prompt
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """`total` is the weighted sum; `parts` holds each unweighted part in [0, 1]."""
+    """`total` is the weighted sum; `parts` holds each unweighted part in [0, 1]. `error`: why there is none (`total` is NaN
+    then); the completion is left out, which is not a reward of zero."""
 
     total: float
     parts: Mapping[str, float]
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,30 @@
+"""Rewards of a user, for the tests."""
+
+import os
+import signal
+import time
+
+
+def length(text, row):
+    return min(1.0, len(text) / row["scale"])
+
+
+def hangs(text, row):
+    if "hang" in text:
+        time.sleep(600)
+    return 1.0
+
+
+def dies(text, row):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raises(text, row):
+    raise LookupError("no such thing")
+
+
+def too_much(text, row):
+    return 2.0
+
+
+NOT_A_FUNCTION = 3
