@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from omnirl.algo.batch import build_batch
 from omnirl.config.schema import AlgoConfig
 from omnirl.errors import RewardError
-from omnirl.types import Group, StopReason
+from omnirl.types import Group, Reward, StopReason
 
 from .factories import make_group, make_trajectory, make_turn
 
@@ -78,6 +79,13 @@ def test_an_aborted_rollout_neither_teaches_nor_shapes_a_baseline():
     result = build_batch([group], AlgoConfig(normalize=False))
     assert [s.advantage for s in result.batches[0].samples] == [-1, 1]
     assert result.metrics["rollout/aborted_share"] == pytest.approx(1 / 3)
+
+
+def test_a_reward_that_failed_is_left_out_and_counted():
+    failed = dataclasses.replace(make_trajectory(0.0), reward=Reward(float("nan"), {}, error="it hung"))
+    result = build_batch([Group("p", (make_trajectory(0.0), failed, make_trajectory(1.0)))], AlgoConfig(normalize=False))
+    assert [s.advantage for s in result.batches[0].samples] == [-1, 1]
+    assert (result.metrics["rollout/reward_errors"], result.metrics["rollout/reward_mean"]) == (1, 0.5)
 
 
 def test_logprobs_that_are_not_finite_are_masked_and_counted():

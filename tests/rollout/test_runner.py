@@ -146,3 +146,30 @@ def test_a_deadline_covers_all_requests(make, prompts, omni):
     with pytest.raises(DeadlineExceeded, match=r"did not finish within"):
         make(engines=own, max_new_tokens=400).generate(prompts, 8, step=1, deadline=Deadline.after(0.2))
     own.close()
+
+
+class Flaky(Env):
+    def __init__(self, failing, concurrency=1):
+        self.failing, self.concurrency = failing, concurrency
+
+    def respond(self, prompt, turns):
+        error = f"prompt {prompt.id!r}: it hung" if prompt.id in self.failing else ""
+        return EnvReply(reward=Reward(float("nan") if error else float(ord(prompt.id)), {}, error))
+
+
+def test_rewards_keep_their_order_when_threads_ask(make, prompts):
+    runner = make(Flaky(failing="", concurrency=4))
+    groups = runner.score(prompts, runner.generate(prompts, 5, step=1, deadline=deadline()))
+    assert [g.rewards.tolist() for g in groups] == [[97.0] * 5, [98.0] * 5, [99.0] * 5]
+
+
+def test_few_failed_rewards_are_left_out_and_many_end_the_run(make, prompts):
+    turns = make().generate(prompts, 2, step=1, deadline=deadline())
+    groups = make(Flaky(failing="b")).score(prompts, turns)
+    assert [bool(g.trajectories[0].reward.error) for g in groups] == [False, True, False]
+    with pytest.raises(
+        RewardError, match=r"4 of 6 rewards failed, more than rollout.max_reward_errors=0.5.*prompt 'a': it hung"
+    ):
+        make(Flaky(failing="ab")).score(prompts, turns)
+    with pytest.raises(RewardError, match=r"2 of 6 rewards failed"):
+        make(Flaky(failing="b"), max_reward_errors=0.0).score(prompts, turns)

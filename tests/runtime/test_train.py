@@ -46,8 +46,16 @@ class Coin:
     """Rewards a completion by the parity of its ids, so that an untrained model has something to learn; `on_call` gets the
     number of the call."""
 
+    concurrency = 1
+
     def __init__(self, on_call=lambda number: None):
         self.calls, self.on_call = 0, on_call
+
+    def check(self, prompt):
+        pass
+
+    def close(self):
+        pass
 
     def respond(self, prompt, turns):
         self.calls += 1

@@ -39,7 +39,8 @@ def build_batch(groups: Sequence[Group], settings: BatchSettings) -> PolicyBatch
 
     Each turn becomes one sample that has the turn's full history as its prompt, so a turn is trained on exactly the ids
     that its engine saw. Samples keep the order of the groups; optimizer steps are as equal in size as possible and hold at most
-    `train_batch_size` samples. Aborted trajectories neither shape a baseline nor are trained on. A token whose log-prob the
+    `train_batch_size` samples. Trajectories that were aborted or whose reward failed
+    neither shape a baseline nor are trained on. A token whose log-prob the
     engine did not give as a finite number is masked and counted.
 
     Raises `RewardError` for a reward that is not finite.
@@ -64,7 +65,7 @@ def build_batch(groups: Sequence[Group], settings: BatchSettings) -> PolicyBatch
 
 def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """`rollout/...` metrics of at least one trajectory: rewards and their parts, lengths in tokens, why completions ended."""
-    rewards = np.array([t.reward.total for t in trajectories], dtype=np.float64)
+    rewards = np.array([t.reward.total for t in trajectories if not t.reward.error] or [np.nan], dtype=np.float64)
     lengths = np.array([t.num_generated for t in trajectories], dtype=np.float64)
     turns = [turn for t in trajectories for turn in t.turns]
     prompts = [len(t.turns[0].prompt.ids) for t in trajectories if t.turns]
@@ -78,6 +79,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/num_tokens": float(lengths.sum()),
         "rollout/reward_mean": float(rewards.mean()),
         "rollout/reward_std": float(rewards.std()),
+        "rollout/reward_errors": float(sum(bool(t.reward.error) for t in trajectories)),
         **{name: float(np.mean(values)) for name, values in parts.items()},
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
@@ -102,7 +104,8 @@ def _score(group: Group, settings: BatchSettings) -> GroupAdvantages:
 
 
 def _finished(trajectory: Trajectory) -> bool:
-    return all(turn.completion.stop_reason is not StopReason.ABORT for turn in trajectory.turns)
+    """Neither cut off by an abort nor without a reward."""
+    return not trajectory.reward.error and all(turn.completion.stop_reason is not StopReason.ABORT for turn in trajectory.turns)
 
 
 def _samples(group: Group, score: GroupAdvantages) -> Iterator[TrainingSample]:

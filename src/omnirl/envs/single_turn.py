@@ -83,7 +83,7 @@ class SingleTurnEnv:
         settings = self._settings
         if name == FORMAT:
             return float(well_formed(completion, settings.answer))
-        if name == CUSTOM:
+        if name == CUSTOM and self._custom is not None:
             row = {"id": prompt.id, "answer": prompt.answer, **prompt.meta}
             return _share(self._pool.run(self._custom, completion, row), settings.rewards_from)
         answer, rule = extract(completion, settings.answer), RULES[name]
@@ -127,4 +127,4 @@ def _import(spelling: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise ConfigError(f"env.rewards_from={spelling!r} is no function")
-    return found  # type: ignore[no-any-return]
+    return found

@@ -57,8 +57,9 @@ def generate(cfg: Config, request: GenerateRequest) -> int:
     if greedy and request.samples > 1:
         raise ConfigError(f"--samples {request.samples}: greedy completions of a prompt are all equal; ask for one")
     prompts = read_prompts(request)
-    env = make_env(cfg.env)
     with ExitStack() as stack:
+        env = make_env(cfg.env)
+        stack.callback(env.close)
         store = make_store(cfg.media.store)
         stack.callback(store.close)
         spec = model_spec(cfg, ensure_model(cfg))

@@ -19,7 +19,7 @@ from omnirl.prompt import PromptEncoder
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
-from omnirl.types import Prompt, Tracker
+from omnirl.types import Environment, Prompt, Tracker
 
 from .checkpoints import Checkpoint, CheckpointStore
 from .controller import Controller
@@ -45,8 +45,11 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     _check_rows(cfg, len(train_rows))
     model = ensure_model(cfg)
     spec = model_spec(cfg, model)
-    env = make_env(cfg.env)
     with ExitStack() as stack:
+        env = make_env(cfg.env)
+        stack.callback(env.close)
+        _check_gold(env, dataset / cfg.dataset.train, train_rows)
+        _check_gold(env, dataset / cfg.dataset.eval, eval_rows)
         media = make_store(cfg.media.store)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)
@@ -85,6 +88,15 @@ def _check_rows(cfg: Config, rows: int) -> None:
     for key, size in batches.items():
         if size > rows:
             raise DataError(f"{key}={size}, but the dataset has {rows} training rows; lower it or use more rows")
+
+
+def _check_gold(env: Environment, file: Path, rows: Sequence[Prompt]) -> None:
+    """Raises `DataError` naming the file and the first row that the environment cannot score."""
+    for prompt in rows:
+        try:
+            env.check(prompt)
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from error
 
 
 def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint | None]:
