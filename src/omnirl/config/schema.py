@@ -141,7 +141,7 @@ class EnvConfig:
     match: str = "equal"  #: how `match` compares: equal, contains or ratio
     space: float = 1000.0  #: extent of the coordinates of boxes and points: 1 for shares of a side, 1000 for thousandths
     point_distance: float = 0.15  #: distance, as a share of the space, from which on `point` is 0
-    reward_timeout_s: float = 5.0  #: limit of one call of a verifier (maths, custom), after which it is killed
+    reward_timeout_s: float = 10.0  #: limit of one call of a verifier (maths, custom), after which it is killed
     reward_workers: int = 2  #: processes of verifiers
     on_reward_error: str = "drop"  #: a reward that failed: drop (leave the completion out and count it) or fail (end the run)
 

@@ -31,8 +31,9 @@ class SingleTurnEnv:
     def __init__(self, cfg: EnvConfig) -> None:
         self.weights = normalized(asdict(cfg.rewards), "env.rewards")
         self._settings = cfg
-        self._pool = VerifierPool(cfg.reward_workers, cfg.reward_timeout_s)
         self._custom = _import(cfg.rewards_from) if cfg.rewards_from else None
+        imports = ["math_verify", *([self._custom.__module__] if self._custom else [])]
+        self._pool = VerifierPool(cfg.reward_workers, cfg.reward_timeout_s, imports)
         if CUSTOM in self.weights and self._custom is None:
             raise ConfigError(
                 "env.rewards.custom has a weight, but env.rewards_from names no function: package.module:function"

@@ -8,8 +8,9 @@ Example:
 """
 
 import atexit
+import importlib
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from threading import Lock
 from typing import Any
@@ -25,9 +26,11 @@ _CALLS_OF_A_WORKER = 10_000
 class VerifierPool:
     """Starts on first use and ends with the process. May be called from several threads; pickles without its processes."""
 
-    def __init__(self, workers: int, timeout_s: float) -> None:
+    def __init__(self, workers: int, timeout_s: float, imports: Sequence[str] = ()) -> None:
+        """`imports`: modules that a worker loads when it starts, which the limit of a call does not count."""
         self.workers = workers
         self.timeout_s = timeout_s
+        self.imports = tuple(imports)
         self._pool: ProcessPool | None = None
         self._lock = Lock()
 
@@ -60,12 +63,23 @@ class VerifierPool:
             if self._pool is None:
                 # not fork: the parent may have threads of torch
                 context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPool(max_workers=self.workers, max_tasks=_CALLS_OF_A_WORKER, context=context)
+                self._pool = ProcessPool(
+                    max_workers=self.workers,
+                    max_tasks=_CALLS_OF_A_WORKER,
+                    initializer=_load,
+                    initargs=[self.imports],
+                    context=context,
+                )
                 atexit.register(self.close)
             return self._pool
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"workers": self.workers, "timeout_s": self.timeout_s}
+        return {"workers": self.workers, "timeout_s": self.timeout_s, "imports": self.imports}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _load(modules: Sequence[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
