@@ -33,6 +33,10 @@ class MediaError(OmnirlError, ValueError):
     exit_code = 2
 
 
+class DecodeTimeout(MediaError, TimeoutError):
+    """A clip was not decoded within `media.decode_timeout_s`."""
+
+
 class PlaceholderMismatch(OmnirlError, ValueError):
     """Placeholders and media (or embeddings) differ in number."""
 

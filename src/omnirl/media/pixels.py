@@ -17,19 +17,23 @@ from .grid import Grid
 
 
 def pixels_digest(pixels: NDArray[np.uint8]) -> str:
-    """Hex BLAKE3 (32 digits) over the shape and the bytes of uint8 `[H, W, 3]`."""
+    """Hex BLAKE3 (32 digits) over the shape and the bytes of uint8 `[H, W, 3]` or `[F, H, W, 3]`."""
     shape = "x".join(map(str, pixels.shape)).encode()
     return blake3.blake3(shape + b"\0").update(np.ascontiguousarray(pixels).data).hexdigest(length=16)
 
 
 def resize(image: Image, grid: Grid) -> NDArray[np.uint8]:
     """uint8 `[grid.height, grid.width, 3]`, read-only: Pillow bicubic (antialiased), or the same array when the size fits."""
-    if (image.height, image.width) == (grid.height, grid.width):
-        return image.pixels
-    resized = Pillow.fromarray(image.pixels).resize((grid.width, grid.height), Pillow.Resampling.BICUBIC)
-    pixels = np.array(resized)
+    pixels = resize_pixels(image.pixels, grid.height, grid.width)
     pixels.flags.writeable = False
     return pixels
+
+
+def resize_pixels(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """uint8 `[H, W, 3]` → `[height, width, 3]`: a new array, or the same one when the size fits."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    return np.array(Pillow.fromarray(pixels).resize((width, height), Pillow.Resampling.BICUBIC))
 
 
 def normalize(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from .generation import (
     spans,
 )
 from .ids import CompactIds, ExpandedIds
-from .media import Image, MediaRef
+from .media import Image, MediaRef, Video, VideoSampling, VideoSettings
 from .model import ModelSpec
 from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart
 from .seams import (
@@ -64,6 +64,9 @@ __all__ = [
     "Trajectory",
     "Turn",
     "VersionSpan",
+    "Video",
+    "VideoSampling",
+    "VideoSettings",
     "WeightBucket",
     "WeightSync",
     "WorkerGroup",

@@ -1,7 +1,8 @@
 """Canonical media and references to them.
 
-`Image` is what the one decoder makes: RGB uint8 at its original size. A `MediaRef` names pixels *at their final size*
-in a `MediaStore`; prompts, trajectories and requests carry references, never pixels.
+`Image` is what the one decoder makes of a picture: RGB uint8 at its original size; `Video` what it makes of a clip: the sampled
+frames at their final size, and what was sampled. A `MediaRef` names pixels *at their final size* in a `MediaStore`; prompts,
+trajectories and requests carry references, never pixels.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,48 @@ class Image:
     @property
     def width(self) -> int:
         return int(self.pixels.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSettings:
+    """What one source (a row, the recipe, a checkpoint) says about sampling; None: nothing. `num_frames`: that many frames,
+    evenly spaced; `fps`: frames at this rate, between `min_frames` and `max_frames` of them."""
+
+    num_frames: int | None = None
+    fps: float | None = None
+    min_frames: int | None = None
+    max_frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSampling:
+    """What was taken from a clip.
+
+    `indices` of the frames in presentation order and their `timestamps_ms` after the first frame of the clip, which has
+    `source_frames` frames at `source_fps` on average. The rule asked for `requested` frames; `clamped` of them do not exist,
+    `limited` were cut by `max_frames`. `origins`: for each sampling parameter its value and where it came from.
+    """
+
+    indices: tuple[int, ...]
+    timestamps_ms: tuple[int, ...]
+    source_frames: int
+    source_fps: float
+    requested: int
+    clamped: int = 0
+    limited: int = 0
+    origins: tuple[tuple[str, float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Video:
+    """A canonical clip. `pixels`: uint8 `[F, H, W, 3]` RGB at the final size. `source`: path or description for messages.
+    `digest`: hex content hash of shape and pixels. `num_tokens`: embeddings of one tubelet."""
+
+    pixels: NDArray[np.uint8]
+    source: str
+    digest: str
+    num_tokens: int
+    sampling: VideoSampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+"""Clips: one timeline, one sampling rule, frames at their final size, decoded here or in a worker with a deadline."""
+
+from .decode import VideoJob, load_video
+from .grid import FrameRule
+from .pool import DecodePool
+from .sampling import SamplingRule, resolve, sample, setting_problems
+from .timeline import VideoLimits
+
+__all__ = [
+    "DecodePool",
+    "FrameRule",
+    "SamplingRule",
+    "VideoJob",
+    "VideoLimits",
+    "load_video",
+    "resolve",
+    "sample",
+    "setting_problems",
+]
