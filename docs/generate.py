@@ -67,7 +67,7 @@ def _type(key: Key) -> str:
         cannot = UNAVAILABLE.get(key.name, ())
         allowed = ", ".join(f"*{value}*" if value in cannot else value for value in CHOICES[key.name])
         return f"list of {allowed}" if name == "list" else allowed
-    if (found := RANGES.get(key.name)) is None:
+    if (found := RANGES.get(key.name)) is None or found.low == -inf:
         return name
     high = "" if found.high == inf else f", ≤ {found.high:g}"
     return f"{name} {'>' if found.above else '≥'} {found.low:g}{high}"

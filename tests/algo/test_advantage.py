@@ -75,7 +75,7 @@ def test_at_most_one_valid_reward_teaches_nothing(valid):
 
 
 def test_unknown_baseline_names_key_and_choices():
-    with pytest.raises(ConfigError, match=r"algo\.baseline='median'.*leave_one_out, mean"):
+    with pytest.raises(ConfigError, match=r"algo\.advantage\.baseline='median'.*leave_one_out, mean, none"):
         advantages([1, 2], baseline="median", normalize=False)
 
 

@@ -47,7 +47,11 @@ def test_every_table_key_exists_and_every_number_has_a_range():
         ({"algo__group_size": 1}, "algo.group_size", "at least 2: a group's advantages"),
         ({"algo__train_batch_size": 7}, "algo.train_batch_size", "must divide the step's 256 samples"),
         ({**GPU, "algo__train_batch_size": 4}, "algo.train_batch_size", "must divide by the 8 data-parallel ranks"),
-        ({"algo__baseline": "leave"}, "algo.baseline", "one of leave_one_out, mean. Did you mean 'leave_one_out'?"),
+        (
+            {"algo__advantage__baseline": "leave"},
+            "algo.advantage.baseline",
+            "one of leave_one_out, mean, none. Did you mean 'leave_one_out'?",
+        ),
         ({"dataset__synthetic__questions": ["cuont"]}, "dataset.synthetic.questions", "Did you mean 'count'?"),
         ({"dataset__synthetic__shapes": []}, "dataset.synthetic.shapes", "is empty"),
         ({"trainer__lr": float("nan")}, "trainer.lr", "is nan, must be more than 0"),

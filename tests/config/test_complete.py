@@ -11,8 +11,8 @@ from omnirl.config.complete import candidates, values
         ("trainer.name=", ["trainer.name=torch", "trainer.name=megatron"]),
         ("trainer.na", ["trainer.name=", "trainer.name=torch", "trainer.name=megatron"]),
         ("trainer.max_s", ["trainer.max_steps=", "trainer.max_steps=100"]),
-        ("algo.normalize=", ["algo.normalize=true", "algo.normalize=false"]),
-        ("algo.clip", ["algo.clip_min=", "algo.clip_max="]),
+        ("algo.advantage.normalize=", ["algo.advantage.normalize=true", "algo.advantage.normalize=false"]),
+        ("algo.loss.clip", ["algo.loss.clip_min=", "algo.loss.clip_max="]),
         ("nothing", []),
         ("nothing=", []),
     ],
@@ -22,7 +22,7 @@ def test_candidates(here, word, texts):
 
 
 def test_keys_carry_their_documentation(here):
-    assert ("algo.clip_min=", "lower clip range of the ratio") in candidates("algo.clip")
+    assert ("algo.loss.clip_min=", "lower clip range of the ratio") in candidates("algo.loss.clip")
 
 
 def test_the_next_value_of_a_sweep(here):

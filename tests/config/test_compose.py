@@ -152,12 +152,12 @@ def test_a_rule_is_checked_at_every_start(write):
 
 
 def test_a_choice_that_a_recipe_would_undo_is_an_error_naming_both(write):
-    write("mine", more="algo:\n  normalize: false\n")
+    write("mine", more="algo:\n  advantage:\n    normalize: false\n")
     with pytest.raises(ConfigError) as caught:
         compose_config("mine", ["algo=grpo"])
-    assert "command line, algo=grpo: `algo.normalize: False` of recipes/mine.yaml would undo it" in str(caught.value)
-    assert compose_config("mine", ["algo=grpo", "algo.normalize=true"]).algo.normalize
-    assert not compose_config("mine").algo.normalize
+    assert "command line, algo=grpo: `algo.advantage.normalize: False` of recipes/mine.yaml would undo it" in str(caught.value)
+    assert compose_config("mine", ["algo=grpo", "algo.advantage.normalize=true"]).algo.advantage.normalize
+    assert not compose_config("mine").algo.advantage.normalize
 
 
 def test_an_open_value_that_would_be_lost_is_an_error(write):

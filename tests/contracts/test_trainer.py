@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from omnirl.config.schema import KlConfig, LossConfig
 from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
 from omnirl.types import TrainingBatch
 from tests.omni import PATTERNS, make_trainer, mixed_prompts, sample
@@ -61,7 +62,7 @@ def changed(before, after):
 def test_microbatches_add_up(make, omnis, pattern, reduction):
     model = omnis[pattern]
     batch = TrainingBatch.of(samples(model))
-    whole, split = (make(model, micro_batch=size, algo={"reduction": reduction}) for size in (0, 2))
+    whole, split = (make(model, micro_batch=size, algo={"loss": LossConfig(reduction=reduction)}) for size in (0, 2))
     expected, found = whole.train_step(batch, LR), split.train_step(batch, LR)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
@@ -193,7 +194,7 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(make, omni, batch, p
 
 class TestReference:
     def test_it_is_the_policy_at_the_start_of_grpo(self, make, omni, batch):
-        trainer = make(algo={"kl_coef": 0.1})
+        trainer = make(algo={"kl": KlConfig(coef=0.1)})
         trainer.warmup_step(batch, LR)
         trainer.begin_policy()
         start = trainer.logprobs(batch)
@@ -215,14 +216,14 @@ class TestReference:
     def test_there_is_none_without_a_penalty(self, make, batch):
         trainer = make()
         trainer.begin_policy()
-        with pytest.raises(ModelError, match=r"there is no reference model: it is kept .* when `algo\.kl_coef` is not 0"):
+        with pytest.raises(ModelError, match=r"there is no reference model: it is kept .* when `algo\.kl\.coef` is not 0"):
             trainer.reference_logprobs(batch)
 
 
 class TestCheckpoint:
     @pytest.mark.parametrize("pattern", PATTERNS)
     def test_it_continues_bit_by_bit(self, make, omnis, pattern, tmp_path):
-        model, algo = omnis[pattern], {"kl_coef": 0.1}
+        model, algo = omnis[pattern], {"kl": KlConfig(coef=0.1)}
         batch = TrainingBatch.of(samples(model))
         trainer = make(model, algo=algo)
         trainer.begin_policy()
@@ -236,10 +237,10 @@ class TestCheckpoint:
         assert not changed(weights(trainer), weights(resumed))
 
     def test_before_the_first_step(self, make, batch, tmp_path):
-        trainer = make(algo={"kl_coef": 0.1})
+        trainer = make(algo={"kl": KlConfig(coef=0.1)})
         trainer.begin_policy()
         trainer.save(tmp_path)
-        resumed = make(algo={"kl_coef": 0.1})
+        resumed = make(algo={"kl": KlConfig(coef=0.1)})
         resumed.load(tmp_path)
         for a, b in zip(resumed.reference_logprobs(batch), trainer.reference_logprobs(batch), strict=True):
             assert np.array_equal(a, b)
@@ -248,7 +249,7 @@ class TestCheckpoint:
         trainer = make()
         trainer.begin_policy()
         trainer.save(tmp_path)
-        resumed = make(algo={"kl_coef": 0.1})
+        resumed = make(algo={"kl": KlConfig(coef=0.1)})
         resumed.load(tmp_path)
         with pytest.raises(ModelError, match="there is no reference model"):
             resumed.reference_logprobs(batch)
@@ -267,12 +268,12 @@ class TestCheckpoint:
                 make().load(folder)
 
     def test_a_torn_reference(self, make, tmp_path):
-        trainer = make(algo={"kl_coef": 0.1})
+        trainer = make(algo={"kl": KlConfig(coef=0.1)})
         trainer.begin_policy()
         trainer.save(tmp_path)
         (tmp_path / "reference.safetensors").write_bytes(b"")
         with pytest.raises(CheckpointError, match="this trainer checkpoint cannot be loaded"):
-            make(algo={"kl_coef": 0.1}).load(tmp_path)
+            make(algo={"kl": KlConfig(coef=0.1)}).load(tmp_path)
 
     def test_one_of_another_model(self, make, omnis, tmp_path):
         make(omnis["M*M-"]).save(tmp_path)

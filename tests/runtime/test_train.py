@@ -20,6 +20,7 @@ from omnirl.config.schema import (
     Config,
     DatasetConfig,
     EvalConfig,
+    KlConfig,
     LoggerConfig,
     ModelConfig,
     RolloutConfig,
@@ -222,7 +223,7 @@ class TestResume:
         assert [row["step"] for row in rows(tmp_path / "warmup.jsonl")] == [1]
 
     def test_a_penalty_keeps_its_reference(self, config, env, tmp_path):
-        algo = AlgoConfig(group_size=4, prompts_per_step=4, kl_coef=0.1)
+        algo = AlgoConfig(group_size=4, prompts_per_step=4, kl=KlConfig(coef=0.1))
         assert train(config(algo=algo), tmp_path / "whole") == 0
         for number in (2, 4):
             folder = shutil.copytree(tmp_path / "whole", tmp_path / str(number))

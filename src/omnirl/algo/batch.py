@@ -1,29 +1,19 @@
 """Groups of scored trajectories → the batches of one GRPO step's optimizer steps, and the metrics of its rollouts.
 
 Example:
-    build_batch(groups, cfg.algo) → PolicyBatch(batches=(TrainingBatch(...),), metrics={"rollout/reward_mean": 0.61, ...})
+    build_batch(groups, cfg.algo, budget=16) → PolicyBatch(batches=(TrainingBatch(...),), metrics={"rollout/reward_mean": 0.61})
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
-from omnirl.errors import RewardError
 from omnirl.types import Group, StopReason, TrainingBatch, TrainingSample, Trajectory, Turn
 
-from .advantage import GroupAdvantages, advantages
-
-
-class BatchSettings(Protocol):
-    """What batches read of the `algo` configuration."""
-
-    baseline: str
-    normalize: bool
-    drop_zero_variance: bool
-    train_batch_size: int | None
+from .scores import GroupScore, score_groups, truncated, varies
+from .settings import BatchSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,32 +24,28 @@ class PolicyBatch:
     metrics: Mapping[str, float]
 
 
-def build_batch(groups: Sequence[Group], settings: BatchSettings) -> PolicyBatch:
+def build_batch(
+    groups: Sequence[Group], settings: BatchSettings, *, budget: int, generated: Sequence[Group] | None = None
+) -> PolicyBatch:
     """Score `groups`, leave out those of zero variance when `drop_zero_variance`, and split the rest.
 
     Each turn becomes one sample that has the turn's full history as its prompt, so a turn is trained on exactly the ids
     that its engine saw. Samples keep the order of the groups; optimizer steps are as equal in size as possible and hold at most
-    `train_batch_size` samples. Trajectories that were aborted or whose reward failed
-    neither shape a baseline nor are trained on. A token whose log-prob the
-    engine did not give as a finite number is masked and counted.
+    `train_batch_size` samples. Trajectories that were aborted or whose reward failed neither shape a baseline nor are trained
+    on; truncated ones shape it, and with `overlong_filter` are not trained on. A token whose log-prob the engine did not give
+    as a finite number is masked and counted.
 
-    Raises `RewardError` for a reward that is not finite.
+    `budget`: most tokens of a completion. `generated`: all groups of the step, which the rollout metrics are about (None:
+    `groups`). Raises `RewardError` for a reward that is not finite.
     """
-    scored = [(group, _score(group, settings)) for group in groups]
-    kept = [(group, score) for group, score in scored if not (settings.drop_zero_variance and score.zero_variance)]
-    samples = [sample for group, score in kept for sample in _samples(group, score)]
+    kept = [group for group in groups if varies(group, settings) or not settings.drop_zero_variance]
+    scores = score_groups(kept, settings, budget=budget)
+    samples = [sample for score in scores for sample in _samples(score, settings.overlong_filter)]
     batches = tuple(TrainingBatch.of(part) for part in _split(samples, settings.train_batch_size))
     metrics = {
-        "rollout/num_groups": float(len(groups)),
         "rollout/kept_groups": float(len(kept)),
-        "train/num_samples": float(len(samples)),
-        "train/num_optimizer_steps": float(len(batches)),
+        **_group_metrics(groups if generated is None else generated, settings),
     }
-    if groups:
-        metrics["rollout/zero_variance_share"] = float(np.mean([score.zero_variance for _, score in scored]))
-        metrics |= trajectory_metrics([trajectory for group in groups for trajectory in group.trajectories])
-    if samples:
-        metrics |= _advantage_metrics(np.array([sample.advantage for sample in samples]))
     return PolicyBatch(batches, metrics)
 
 
@@ -92,34 +78,27 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _score(group: Group, settings: BatchSettings) -> GroupAdvantages:
-    rewards = group.rewards
-    valid = np.array([_finished(t) for t in group.trajectories], dtype=bool)
-    if bad := np.flatnonzero(valid & ~np.isfinite(rewards)).tolist():
-        raise RewardError(
-            f"prompt {group.prompt_id}: the reward of completion {bad[0]} is {rewards[bad[0]]}; "
-            "a reward must be a finite number (check env.rewards and the environment)"
-        )
-    return advantages(rewards, baseline=settings.baseline, normalize=settings.normalize, valid=valid)
+def _group_metrics(groups: Sequence[Group], settings: BatchSettings) -> dict[str, float]:
+    metrics = {"rollout/num_groups": float(len(groups))}
+    if groups:
+        metrics["rollout/zero_variance_share"] = float(np.mean([not varies(group, settings) for group in groups]))
+        metrics |= trajectory_metrics([trajectory for group in groups for trajectory in group.trajectories])
+    return metrics
 
 
-def _finished(trajectory: Trajectory) -> bool:
-    """Neither cut off by an abort nor without a reward."""
-    return not trajectory.reward.error and all(turn.completion.stop_reason is not StopReason.ABORT for turn in trajectory.turns)
-
-
-def _samples(group: Group, score: GroupAdvantages) -> Iterator[TrainingSample]:
-    for trajectory, advantage in zip(group.trajectories, score.values.tolist(), strict=True):
-        if _finished(trajectory):
-            samples = (_sample(turn, advantage) for turn in trajectory.turns)
+def _samples(score: GroupScore, overlong_filter: bool) -> Iterator[TrainingSample]:
+    rows = zip(score.group.trajectories, score.values.tolist(), score.valid.tolist(), strict=True)
+    for trajectory, advantage, valid in rows:
+        if valid and not (overlong_filter and truncated(trajectory)):
+            samples = (_sample(turn, advantage, trajectory.reward.total) for turn in trajectory.turns)
             yield from (sample for sample in samples if sample.loss_mask.any())
 
 
-def _sample(turn: Turn, advantage: float) -> TrainingSample:
+def _sample(turn: Turn, advantage: float, reward: float) -> TrainingSample:
     completion = turn.completion
     finite = np.isfinite(completion.logprobs)
     logprobs = np.where(finite, completion.logprobs, np.float32(0.0)).astype(np.float32)
-    return TrainingSample(turn.prompt, completion.ids, logprobs, advantage, finite.astype(np.float32))
+    return TrainingSample(turn.prompt, completion.ids, logprobs, advantage, finite.astype(np.float32), reward=reward)
 
 
 def _split(samples: list[TrainingSample], size: int | None) -> list[list[TrainingSample]]:
@@ -127,15 +106,6 @@ def _split(samples: list[TrainingSample], size: int | None) -> list[list[Trainin
     steps = -(-len(samples) // (size or max(1, len(samples))))
     bounds = [i * len(samples) // steps for i in range(steps + 1)] if steps else [0]
     return [samples[start:end] for start, end in pairwise(bounds)]
-
-
-def _advantage_metrics(values: np.ndarray) -> dict[str, float]:
-    return {
-        "train/advantage_mean": float(values.mean()),
-        "train/advantage_std": float(values.std()),
-        "train/advantage_min": float(values.min()),
-        "train/advantage_max": float(values.max()),
-    }
 
 
 def _share(reasons: Sequence[StopReason], reason: StopReason) -> float:

@@ -9,29 +9,21 @@ Example:
     output.loss.backward(); parts.append(output.floats())   # then algo.metrics.combine(parts, "microbatches")
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from omnirl.errors import ConfigError
 
-#: Largest |log-ratio| that is exponentiated; beyond it the gradient is zero instead of infinite.
-LOG_RATIO_LIMIT = 20.0
-#: Largest KL penalty of one token; beyond it the gradient is zero.
-KL_LIMIT = 10.0
+from .agreement import at, extreme, mismatch_metrics
+from .correction import Importance, importance
+from .kl import kl_penalty
+from .settings import KlSettings, LossSettings
+from .surrogate import Surrogate, row_mean, surrogate
 
-
-class LossSettings(Protocol):
-    """What the loss reads of the `algo` configuration."""
-
-    clip_min: float
-    clip_max: float
-    kl_coef: float
-    reduction: str
+Reduction = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +32,10 @@ class LossInputs:
 
     `logprobs`: current policy, with gradient. `old_logprobs`: policy at the start of the GRPO step (`logprobs.detach()` when
     it has only one optimizer step). `generation_logprobs`: as the engine reported. `reference_logprobs`: needed when
-    `kl_coef` is not 0. `mask`: 0 leaves a token out. `num_tokens`, `num_sequences`: sum of the mask, and rows with any, over
-    the global batch.
+    `kl.coef` is not 0. `mask`: 0 leaves a token out. `num_tokens`, `num_sequences`: sum of the mask, and rows with any, over
+    the global batch. `positive`: 1 for tokens of a sample with a positive reward, `num_positive`: their masked number in the
+    global batch; needed when `loss.nll_coef` is not 0. `classes`: int, index into `metrics.CLASSES`; None leaves the
+    metrics by class out.
     """
 
     logprobs: Tensor
@@ -52,9 +46,20 @@ class LossInputs:
     mask: Tensor
     num_tokens: float
     num_sequences: float
+    positive: Tensor | None = None
+    num_positive: float = 0.0
+    classes: Tensor | None = None
 
     def __post_init__(self) -> None:
-        tensors = (self.old_logprobs, self.generation_logprobs, self.reference_logprobs, self.advantages, self.mask)
+        tensors = (
+            self.old_logprobs,
+            self.generation_logprobs,
+            self.reference_logprobs,
+            self.advantages,
+            self.mask,
+            self.positive,
+            self.classes,
+        )
         shapes = [tuple(t.shape) for t in tensors if t is not None]
         if any(shape != tuple(self.logprobs.shape) for shape in shapes):
             raise ValueError(f"loss inputs differ in shape: log-probs {tuple(self.logprobs.shape)}, the others {shapes}")
@@ -62,7 +67,8 @@ class LossInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossOutput:
-    """`loss`: this microbatch's share, a scalar with gradient. `metrics`: detached scalars under their final names."""
+    """`loss`: this microbatch's share, a scalar with gradient. `metrics`: detached scalars; names under `raw/` are shares from
+    which `metrics.combine` makes the final ones."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
@@ -73,36 +79,41 @@ class LossOutput:
 
 
 def policy_loss(inputs: LossInputs, settings: LossSettings) -> LossOutput:
-    """Clipped policy-gradient loss (PPO, Schulman et al. 2017), `max(−A r, −A clip(r, 1 − clip_min, 1 + clip_max))` with
-    `r = exp(logprobs − old_logprobs)`, plus `kl_coef` times the k3 penalty.
+    """The objective of `loss.kind`, times the importance weights, plus `kl.coef` times the KL penalty and `loss.nll_coef` times
+    the negative log-likelihood of the samples with a positive reward (VAPO, Yue et al. 2025).
 
-    Raises `ConfigError` for an unknown reduction, or when the penalty has no reference log-probs.
+    Raises `ConfigError` for an unknown choice, or when a term lacks its inputs.
     """
-    reduce = _reduction(inputs, settings.reduction)
+    reduce = _reduction(inputs, settings.loss.reduction)
     keep = inputs.mask > 0
-    current = _at(keep, inputs.logprobs)
-    old, generated = _at(keep, inputs.old_logprobs), _at(keep, inputs.generation_logprobs)
-    advantages = _at(keep, inputs.advantages)
+    current, generated = at(keep, inputs.logprobs), at(keep, inputs.generation_logprobs)
+    old = current.detach() if settings.loss.on_policy_ratio else at(keep, inputs.old_logprobs)
 
-    ratio = (current - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    clipped_ratio = ratio.clamp(1.0 - settings.clip_min, 1.0 + settings.clip_max)
-    free, clipped = -advantages * ratio, -advantages * clipped_ratio
-    policy = reduce(torch.maximum(free, clipped))
-    metrics = {"train/policy_loss": policy}
-    loss = policy
-    if settings.kl_coef != 0:
-        if inputs.reference_logprobs is None:
-            raise ConfigError(
-                f"algo.kl_coef={settings.kl_coef:g} needs log-probs of the reference model, and the trainer gave none"
-            )
-        penalty = reduce(kl_penalty(current, _at(keep, inputs.reference_logprobs)))
-        metrics["train/kl_penalty"] = penalty
-        loss = policy + settings.kl_coef * penalty
+    objective = surrogate(current, old, at(keep, inputs.advantages), inputs.mask, settings.loss)
+    weights = importance(old, generated, inputs.mask, settings.correction)
+    loss = reduce(objective.loss * weights.weights)
+    metrics = {"train/policy_loss": loss}
+    if settings.kl.coef != 0 and not settings.kl.in_reward:
+        reference = at(keep, _reference(inputs, settings.kl))
+        metrics["train/kl_penalty"] = reduce(kl_penalty(current, reference, generated, settings.kl))
+        loss = loss + settings.kl.coef * metrics["train/kl_penalty"]
+    if settings.loss.nll_coef != 0:
+        metrics["train/positive_nll_loss"] = _positive_nll(inputs, current)
+        loss = loss + settings.loss.nll_coef * metrics["train/positive_nll_loss"]
 
     with torch.no_grad():
         token_mean = _reduction(inputs, "token")
-        metrics |= _ratio_metrics(ratio, clipped_ratio, clipped > free, keep, token_mean)
-        metrics |= mismatch_metrics(old, generated, inputs.mask, inputs.num_tokens)
+        metrics |= _ratio_metrics(objective, keep, token_mean)
+        metrics |= _weight_metrics(weights, inputs)
+        metrics |= mismatch_metrics(
+            old,
+            generated,
+            inputs.mask,
+            inputs.classes,
+            num_tokens=inputs.num_tokens,
+            num_sequences=inputs.num_sequences,
+            threshold=settings.mismatch.token_threshold,
+        )
         metrics["train/approx_entropy"] = token_mean(-(current - generated).exp() * current)
         metrics["train/num_tokens"] = inputs.mask.sum()
         metrics["train/num_sequences"] = keep.any(dim=1).sum()
@@ -112,77 +123,44 @@ def policy_loss(inputs: LossInputs, settings: LossSettings) -> LossOutput:
 def supervised_loss(logprobs: Tensor, mask: Tensor, num_tokens: float) -> LossOutput:
     """Cross-entropy of the warm-up, `−Σ mask · logprobs / num_tokens`. `logprobs`, `mask`: float `[B, T]`; `num_tokens`: of the
     global batch."""
-    loss = -(_at(mask > 0, logprobs) * mask).sum() / max(num_tokens, 1.0)
+    loss = -(at(mask > 0, logprobs) * mask).sum() / max(num_tokens, 1.0)
     return LossOutput(loss, {"warmup/loss": loss.detach(), "warmup/num_tokens": mask.sum()})
 
 
-def kl_penalty(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """k3 estimate of KL(policy ‖ reference) per token (Schulman, "Approximating KL divergence", 2020).
-
-    The weight `exp(logprobs − detached)` is 1 in value and carries the score-function part of the gradient. A log-ratio at
-    its limit is past `KL_LIMIT` too (k3(−20) = 19), and beyond that the gradient is exactly zero.
-    """
-    log_ratio = reference - logprobs
-    weight = (logprobs - logprobs.detach()).exp()
-    return (weight * k3(log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))).clamp(-KL_LIMIT, KL_LIMIT)
-
-
-def k3(log_ratio: Tensor) -> Tensor:
-    """`exp(x) − 1 − x`, never negative."""
-    return torch.expm1(log_ratio) - log_ratio
-
-
-def mismatch_metrics(trainer: Tensor, generated: Tensor, mask: Tensor, num_tokens: float) -> dict[str, Tensor]:
-    """How far the trainer's log-probs are from the engine's for the same tokens; all `[B, T]`, means over `num_tokens`.
-
-    With `d = generated − trainer`: `token_mult_prob_error` = mean exp|d| (and its worst token), `gen_kl_error` = mean k3(−d),
-    `policy_kl_error` = mean k3(d), `sampling_importance_ratio` = mean exp(−d). `js_divergence_error` is half of k3 of each side
-    against the mixture of both.
-    """
-    keep = mask > 0
-    trainer, generated = _at(keep, trainer), _at(keep, generated)
-    difference = generated - trainer
-    mixture = torch.logaddexp(trainer, generated) - math.log(2.0)
-    error = difference.abs().exp()
-    per_token = {
-        "train/token_mult_prob_error": error,
-        "train/gen_kl_error": k3(-difference),
-        "train/policy_kl_error": k3(difference),
-        "train/js_divergence_error": 0.5 * (k3(trainer - mixture) + k3(generated - mixture)),
-        "train/sampling_importance_ratio": torch.nan_to_num((-difference).exp(), nan=0.0, posinf=0.0),
-    }
-    means = {name: (value * mask).sum() / max(num_tokens, 1.0) for name, value in per_token.items()}
-    return means | {"train/token_mult_prob_error_max": _extreme(error, keep, "amax")}
-
-
-def _reduction(inputs: LossInputs, name: str) -> Callable[[Tensor], Tensor]:
+def _reduction(inputs: LossInputs, name: str) -> Reduction:
     """Per-token values `[B, T]`, finite where masked → this microbatch's share of the global mean."""
     if name == "token":
         return lambda values: (values * inputs.mask).sum() / max(inputs.num_tokens, 1.0)
     if name == "sequence":
-        lengths = inputs.mask.sum(dim=1).clamp(min=1.0)
-        return lambda values: ((values * inputs.mask).sum(dim=1) / lengths).sum() / max(inputs.num_sequences, 1.0)
-    raise ConfigError(f"algo.reduction={name!r} is not known; allowed: token, sequence")
+        return lambda values: row_mean(values, inputs.mask).sum() / max(inputs.num_sequences, 1.0)
+    raise ConfigError(f"algo.loss.reduction={name!r} is not known; allowed: token, sequence")
 
 
-def _ratio_metrics(
-    ratio: Tensor, clipped_ratio: Tensor, bites: Tensor, keep: Tensor, token_mean: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
+def _reference(inputs: LossInputs, settings: KlSettings) -> Tensor:
+    if inputs.reference_logprobs is None:
+        raise ConfigError(f"algo.kl.coef={settings.coef:g} needs log-probs of the reference model, and the trainer gave none")
+    return inputs.reference_logprobs
+
+
+def _positive_nll(inputs: LossInputs, current: Tensor) -> Tensor:
+    if inputs.positive is None:
+        raise ConfigError("algo.loss.nll_coef needs to know the samples with a positive reward, and the trainer gave none")
+    return -(current * inputs.mask * inputs.positive).sum() / max(inputs.num_positive, 1.0)
+
+
+def _ratio_metrics(objective: Surrogate, keep: Tensor, token_mean: Reduction) -> dict[str, Tensor]:
     return {
-        "train/probs_ratio": token_mean(ratio),
-        "train/probs_ratio_clamped": token_mean(clipped_ratio),
-        "train/probs_ratio_min": _extreme(ratio, keep, "amin"),
-        "train/probs_ratio_max": _extreme(ratio, keep, "amax"),
-        "train/clip_share": token_mean(bites.float()),
+        "train/probs_ratio": token_mean(objective.ratio),
+        "train/probs_ratio_clamped": token_mean(objective.clipped_ratio),
+        "train/probs_ratio_min": extreme(objective.ratio, keep, "amin"),
+        "train/probs_ratio_max": extreme(objective.ratio, keep, "amax"),
+        "train/clip_share": token_mean(objective.clipped.float()),
     }
 
 
-def _extreme(values: Tensor, keep: Tensor, which: str) -> Tensor:
-    """Smallest or largest kept value; without any, the infinity that loses every comparison."""
-    neutral = float("inf") if which == "amin" else float("-inf")
-    return getattr(torch, which)(torch.where(keep, values, neutral))
-
-
-def _at(keep: Tensor, values: Tensor) -> Tensor:
-    """`values` as float32 where kept, else 0 with zero gradient."""
-    return torch.where(keep, values.float(), 0.0)
+def _weight_metrics(weights: Importance, inputs: LossInputs) -> dict[str, Tensor]:
+    mean = _reduction(inputs, "sequence" if weights.by_sequence else "token")
+    metrics = {"train/sampling_importance_ratio": mean(weights.raw)}
+    if weights.outside is not None:
+        metrics["train/is_oob_ratio"] = mean(weights.outside.float())
+    return metrics

@@ -13,6 +13,7 @@ from math import inf, isfinite
 from operator import attrgetter
 from typing import Any
 
+from omnirl.config.check_algo import algo_problems
 from omnirl.config.keys import did_you_mean
 from omnirl.config.layout import layout, train_batch
 from omnirl.config.rules import SUITES
@@ -31,8 +32,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
     "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
     "media.store": ("memory", "shared_memory"),
-    "algo.baseline": ("leave_one_out", "mean"),
-    "algo.reduction": ("token", "sequence"),
+    "algo.advantage.estimator": ("group", "reinforce_plus_plus", "gdpo"),
+    "algo.advantage.baseline": ("leave_one_out", "mean", "none"),
+    "algo.loss.kind": ("ppo", "gspo", "cispo", "reinforce"),
+    "algo.loss.reduction": ("token", "sequence"),
+    "algo.kl.estimator": ("k1", "k2", "k3"),
+    "algo.correction.weights": ("none", "token", "sequence"),
+    "algo.correction.truncation": ("none", "tis", "icepop", "seq_mask_tis"),
     "trainer.name": ("torch", "megatron"),
     "trainer.device": ("cpu", "cuda"),
     "trainer.lr_schedule": ("constant", "linear", "cosine"),
@@ -66,6 +72,8 @@ class Range:
         return isfinite(value) and (value > self.low if self.above else value >= self.low) and value <= self.high
 
     def __str__(self) -> str:
+        if self.low == -inf:
+            return "a finite number"
         low = f"more than {self.low:g}" if self.above else f"at least {self.low:g}"
         return low if self.high == inf else f"{low} and at most {self.high:g}"
 
@@ -74,6 +82,7 @@ REWARDS = tuple(f.name for f in fields(RewardConfig))
 """Names of the reward parts."""
 
 POSITIVE, NOT_NEGATIVE, COUNT, SHARE = Range(0, above=True), Range(0), Range(1), Range(0, 1)
+ANY = Range(-inf)
 
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("seed", "model.tiny.seed", "dataset.synthetic.seed"), NOT_NEGATIVE),
@@ -111,9 +120,22 @@ RANGES: dict[str, Range] = {
     "media.max_per_prompt": COUNT,
     "algo.group_size": Range(2),
     "algo.prompts_per_step": COUNT,
-    "algo.clip_min": SHARE,
-    "algo.clip_max": NOT_NEGATIVE,
-    "algo.kl_coef": NOT_NEGATIVE,
+    "algo.equal_rewards_patience": COUNT,
+    "algo.reward_scaling.source_min": ANY,
+    "algo.reward_scaling.source_max": ANY,
+    "algo.reward_scaling.target_min": ANY,
+    "algo.reward_scaling.target_max": ANY,
+    "algo.reward_shaping.overlong_buffer": NOT_NEGATIVE,
+    "algo.reward_shaping.overlong_penalty": NOT_NEGATIVE,
+    "algo.reward_shaping.truncated_factor": SHARE,
+    "algo.loss.clip_min": SHARE,
+    "algo.loss.clip_max": NOT_NEGATIVE,
+    "algo.loss.nll_coef": NOT_NEGATIVE,
+    "algo.kl.coef": NOT_NEGATIVE,
+    "algo.mismatch.alarm_share": SHARE,
+    "algo.mismatch.token_threshold": Range(1),
+    "algo.dynamic_sampling.max_batches": COUNT,
+    "algo.dynamic_sampling.batch_multiplier": Range(1),
     "trainer.max_steps": NOT_NEGATIVE,
     "trainer.lr": POSITIVE,
     "trainer.lr_warmup_steps": NOT_NEGATIVE,
@@ -149,6 +171,14 @@ RANGES: dict[str, Range] = {
     "logger.samples_every": NOT_NEGATIVE,
     # null takes a value from elsewhere
     "algo.train_batch_size": COUNT,
+    "algo.advantage.clip_low": ANY,
+    "algo.advantage.clip_high": ANY,
+    "algo.loss.dual_clip": Range(1, above=True),
+    "algo.kl.input_limit": POSITIVE,
+    "algo.kl.output_limit": POSITIVE,
+    "algo.correction.min": NOT_NEGATIVE,
+    "algo.correction.max": POSITIVE,
+    "algo.mismatch.max_sequence_error": Range(1),
     "media.min_patches": COUNT,
     "media.max_patches": COUNT,
 }
@@ -165,7 +195,7 @@ class Problem:
 def problems(cfg: Config, training: bool = True) -> list[Problem]:
     """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
     found = [*_choices(cfg), *_ranges(cfg)]
-    return found or [*_sizes(cfg), *_vllm(cfg), *_parallel(cfg), *(_batches(cfg) if training else ())]
+    return found or [*_sizes(cfg), *_vllm(cfg), *_parallel(cfg), *(_training(cfg) if training else ())]
 
 
 def unavailable(cfg: Config) -> list[Problem]:
@@ -289,6 +319,11 @@ def _sides(cfg: Config) -> Iterator[Problem]:
             yield Problem(f"{prefix}.ep", f"is {p.ep}, must divide model.tiny.num_experts={cfg.model.tiny.num_experts}")
         if single and p != ParallelismConfig():
             yield Problem(prefix, f"splits the model, but {name} does not: use parallelism=single or another program")
+
+
+def _training(cfg: Config) -> Iterator[Problem]:
+    yield from (Problem(key, text) for key, text in algo_problems(cfg))
+    yield from _batches(cfg)
 
 
 def _batches(cfg: Config) -> Iterator[Problem]:

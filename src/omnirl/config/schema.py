@@ -195,19 +195,112 @@ class MediaConfig:
 
 
 @dataclass
+class AdvantageConfig:
+    """From rewards to advantages."""
+
+    estimator: str = (
+        "group"  #: group (within each group), reinforce_plus_plus (also over the batch's tokens) or gdpo (each part)
+    )
+    baseline: str = "leave_one_out"  #: what a reward is compared with: leave_one_out, mean or none
+    normalize: bool = True  #: divide by the group's standard deviation (reinforce_plus_plus: by that of the batch's tokens)
+    part_weights: Any = None  #: weights of the reward parts for gdpo, e.g. {exact: 1, format: 0.2}; null and absent ones are 1
+    clip_low: float | None = None  #: smallest advantage; null has no limit
+    clip_high: float | None = None  #: largest advantage; null has no limit
+
+
+@dataclass
+class RewardScalingConfig:
+    """A linear map of the rewards before they become advantages."""
+
+    enabled: bool = False  #: limit rewards to the source range and map it onto the target range
+    source_min: float = 0.0  #: reward that becomes target_min; lower ones do too
+    source_max: float = 1.0  #: reward that becomes target_max; higher ones do too
+    target_min: float = 0.0  #: reward at source_min
+    target_max: float = 1.0  #: reward at source_max
+
+
+@dataclass
+class RewardShapingConfig:
+    """Less reward for completions that use up their token budget, `rollout.max_new_tokens`."""
+
+    overlong_buffer: int = 0  #: last tokens of the budget, over which the penalty grows from 0; 0 has no penalty
+    overlong_penalty: float = 1.0  #: penalty of a completion that uses the whole budget
+    truncated_factor: float = 1.0  #: factor on the positive reward of a completion that was cut off
+
+
+@dataclass
+class LossConfig:
+    """The policy objective of a token."""
+
+    kind: str = (
+        "ppo"  #: ppo, gspo (ratio of the whole sequence), cispo (clipped weight on the log-prob) or reinforce (no ratio)
+    )
+    clip_min: float = 0.2  #: lower clip range of the ratio
+    clip_max: float = 0.2  #: upper clip range of the ratio
+    dual_clip: float | None = None  #: most ratio that counts where the advantage is negative; null has no limit
+    on_policy_ratio: bool = False  #: ratio 1 with its gradient, whatever the old log-probs (needs one optimizer step a step)
+    reduction: str = "token"  #: token: mean over the batch's tokens; sequence: mean of per-sequence means
+    nll_coef: float = 0.0  #: weight of the negative log-likelihood of samples with a positive reward
+
+
+@dataclass
+class KlConfig:
+    """The penalty against the reference model: the policy at the start of GRPO."""
+
+    coef: float = 0.0  #: weight; 0 keeps no reference
+    estimator: str = "k3"  #: k1, k2 or k3
+    input_limit: float | None = 20.0  #: largest |log-ratio|; beyond it the gradient is zero. null has no limit
+    output_limit: float | None = 10.0  #: largest penalty of a token; beyond it the gradient is zero. null has no limit
+    on_policy: bool = False  #: weight tokens by current policy over engine, as if the current policy had sampled them
+    in_reward: bool = False  #: take the penalty off the advantages of the tokens instead of adding it to the loss
+
+
+@dataclass
+class CorrectionConfig:
+    """Importance weights, trainer over engine, that correct for what the two compute differently."""
+
+    weights: str = "none"  #: none, token or sequence
+    truncation: str = "none"  #: none, tis (to the bounds), icepop (0 outside) or seq_mask_tis (0 for sequences outside)
+    min: float | None = None  #: lower bound of the truncation; tis takes 0 for null
+    max: float | None = None  #: upper bound of the truncation
+
+
+@dataclass
+class MismatchConfig:
+    """What is done about tokens on which trainer and engine disagree."""
+
+    max_sequence_error: float | None = None  #: leave out sequences whose mean of exp|gen − old| is above; null leaves none out
+    alarm_share: float = 0.1  #: a larger share of left-out sequences is reported
+    token_threshold: float = 2.0  #: exp|gen − old| from which a token counts in train/token_error_over_threshold
+
+
+@dataclass
+class DynamicSamplingConfig:
+    """Generate until `algo.prompts_per_step` groups have rewards that differ (DAPO)."""
+
+    enabled: bool = False  #: do so; the prompts of surplus groups come first in the next step
+    max_batches: int = 10  #: most generation batches of a step, after which the run ends with a diagnosis
+    batch_multiplier: float = 1.0  #: prompts of a generation batch, over algo.prompts_per_step
+
+
+@dataclass
 class AlgoConfig:
-    """GRPO."""
+    """GRPO and its relatives."""
 
     group_size: int = 8  #: completions of each prompt
     prompts_per_step: int = 32  #: prompts of each step
     train_batch_size: int | None = None  #: samples of one optimizer step; null takes the whole step
-    baseline: str = "leave_one_out"  #: leave_one_out or mean
-    normalize: bool = True  #: divide advantages by the group's standard deviation
     drop_zero_variance: bool = True  #: leave groups whose rewards are all equal out of the batch
-    clip_min: float = 0.2  #: lower clip range of the ratio
-    clip_max: float = 0.2  #: upper clip range of the ratio
-    kl_coef: float = 0.0  #: weight of the KL penalty against the reference model
-    reduction: str = "token"  #: token: mean over the batch's tokens; sequence: mean of per-sequence means
+    overlong_filter: bool = False  #: do not train on completions that were cut off; they still count in the baseline
+    equal_rewards_patience: int = 5  #: steps in a row without any difference in a group's rewards that are reported
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)  #: from rewards to advantages
+    reward_scaling: RewardScalingConfig = field(default_factory=RewardScalingConfig)  #: linear map of rewards
+    reward_shaping: RewardShapingConfig = field(default_factory=RewardShapingConfig)  #: length penalties
+    loss: LossConfig = field(default_factory=LossConfig)  #: policy objective
+    kl: KlConfig = field(default_factory=KlConfig)  #: penalty against the reference
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)  #: importance weights
+    mismatch: MismatchConfig = field(default_factory=MismatchConfig)  #: outliers between trainer and engine
+    dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)  #: until rewards differ
 
 
 @dataclass

@@ -5,9 +5,10 @@ Example:
     sampler.next(32)               # 32 different row indices
     other.restore(sampler.state())
     other.next(32)                 # what `sampler.next(32)` would give
+    sampler.put_back([17])         # comes first next time
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class PromptSampler:
         self._position = 0
         self._held: list[int] = []  # rows of the batch in which this epoch started
         self._fresh = 0  # how many rows that batch took from this epoch
+        self._returned: list[int] = []  # rows to give out before those of the permutation
         self._order = self._permutation()
 
     @property
@@ -35,13 +37,37 @@ class PromptSampler:
         """Whole passes so far."""
         return self._epoch
 
-    def next(self, k: int) -> list[int]:
-        """The next `k` row indices, all different. Raises `ConfigError` when the dataset has fewer rows."""
-        if k > self.n:
+    def next(self, k: int, *, without: Collection[int] = ()) -> list[int]:
+        """The next `k` row indices, all different and none of `without`, whose turn is put off instead. Raises `ConfigError`
+        when the dataset has fewer rows."""
+        if k > self.n - len(set(without)):
             raise ConfigError(
-                f"a batch of {k} prompts needs {k} different rows, the dataset has {self.n}; "
+                f"a batch of {k} prompts needs {k} different rows, the dataset has {self.n - len(set(without))}; "
                 "lower `algo.prompts_per_step` (or `trainer.warmup.batch_size`) or use more rows"
             )
+        taken = set(without)
+        batch: list[int] = []
+        later: list[int] = []
+        waiting = self._returned
+        while True:
+            for row in waiting:
+                if row in taken or len(batch) == k:
+                    later.append(row)
+                else:
+                    batch.append(row)
+                    taken.add(row)
+            if len(batch) == k:
+                break
+            waiting = self._advance(k - len(batch))
+        self._returned = later
+        return batch
+
+    def put_back(self, rows: Iterable[int]) -> None:
+        """Give `rows` out again, before any other."""
+        self._returned = [*rows, *self._returned]
+
+    def _advance(self, k: int) -> list[int]:
+        """The next `k` rows of the permutations, at most once in a call."""
         batch = self._order[self._position : self._position + k]
         self._position += len(batch)
         if missing := k - len(batch):
@@ -59,6 +85,7 @@ class PromptSampler:
             "position": self._position,
             "held": list(self._held),
             "fresh": self._fresh,
+            "returned": list(self._returned),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -71,6 +98,7 @@ class PromptSampler:
                 )
             self._epoch, self._position = int(state["epoch"]), int(state["position"])
             self._held, self._fresh = [int(row) for row in state["held"]], int(state["fresh"])
+            self._returned = [int(row) for row in state["returned"]]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the sampler's state is damaged ({error!r}); resume from another checkpoint") from error
         self._order = self._permutation()

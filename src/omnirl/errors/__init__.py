@@ -86,6 +86,10 @@ class RewardError(OmnirlError, RuntimeError):
     """A reward could not be computed; never turned into a zero reward."""
 
 
+class NothingToLearn(OmnirlError, RuntimeError):
+    """Dynamic sampling found too few groups whose rewards differ."""
+
+
 class CheckpointError(OmnirlError, RuntimeError):
     """A checkpoint cannot be written, read or does not belong to this run."""
 

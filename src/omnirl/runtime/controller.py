@@ -23,7 +23,7 @@ from .samples import save_samples
 from .signals import GracefulStop
 from .warmup_step import WarmupStep
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
 class Controller:
@@ -50,7 +50,7 @@ class Controller:
             )
         for field in dataclasses.fields(RunState):
             setattr(self.state, field.name, saved[field.name])
-        self._policy_step.restore(saved["sampler"])
+        self._policy_step.restore(saved["policy_step"])
         self._warmup_step.restore(saved["warmup_sampler"])
         self._parts.trainers.call("load", checkpoint.folder / "trainer", deadline=self._parts.deadline())
 
@@ -112,6 +112,8 @@ class Controller:
             if cfg.logger.samples_every and state.step % cfg.logger.samples_every == 0:
                 save_samples(self._run.samples, groups, state.step)
             self._save_if_due()
+        if not stop.requested:
+            self._policy_step.conclude()
 
     def _send_weights(self) -> None:
         self._parts.send_weights(self.state.version)
@@ -126,8 +128,8 @@ class Controller:
             return
         with self._store.writing(self.state.number) as folder:
             self._parts.trainers.call("save", folder / "trainer", deadline=self._parts.deadline())
-            samplers = {"sampler": self._policy_step.state(), "warmup_sampler": self._warmup_step.state()}
-            write_state(folder, {"format": STATE_FORMAT, **dataclasses.asdict(self.state), **samplers})
+            steps = {"policy_step": self._policy_step.state(), "warmup_sampler": self._warmup_step.state()}
+            write_state(folder, {"format": STATE_FORMAT, **dataclasses.asdict(self.state), **steps})
 
     def _rescue(self) -> None:
         """Save the last whole step of a run that failed; the failure itself is what the user must see."""

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from omnirl.algo.classes import token_classes
 from omnirl.algo.logprobs import token_logprobs
 from omnirl.algo.loss import LossInputs, LossOutput, policy_loss, supervised_loss
 from omnirl.algo.metrics import combine
@@ -71,7 +72,7 @@ class TorchTrainer:
     def begin_policy(self) -> None:
         """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
         self._optimizer = self._new_optimizer()
-        if self._algo.kl_coef:
+        if self._algo.kl.coef:
             self._reference = self._frozen_copy()
 
     def _frozen_copy(self) -> OmniPolicy:
@@ -101,16 +102,22 @@ class TorchTrainer:
         generated, mask = ragged("logprobs"), ragged("loss_mask")
         assert generated is not None
         assert mask is not None
-        advantages = torch.tensor([s.advantage for s in samples], dtype=torch.float32, device=device)
+        ones = [np.ones(len(s.response), np.float32) for s in samples]
+        advantages = [
+            o * s.advantage if s.token_advantages is None else s.token_advantages for s, o in zip(samples, ones, strict=True)
+        ]
         return LossInputs(
             logprobs=logprobs,
             old_logprobs=logprobs.detach() if old is None else old,
             generation_logprobs=generated,
             reference_logprobs=ragged("reference_logprobs"),
-            advantages=advantages.unsqueeze(-1).expand_as(logprobs),
+            advantages=pad(advantages, longest, device),
             mask=mask,
             num_tokens=batch.num_tokens,
             num_sequences=batch.num_sequences,
+            positive=pad([o * (s.reward > 0) for s, o in zip(samples, ones, strict=True)], longest, device),
+            num_positive=batch.num_positive,
+            classes=pad([token_classes(s) for s in samples], longest, device),
         )
 
     def _update(
@@ -148,8 +155,8 @@ class TorchTrainer:
     def reference_logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         if self._reference is None:
             raise ModelError(
-                "there is no reference model: it is kept from the start of GRPO on when `algo.kl_coef` is not 0 there; "
-                "resume with `algo.kl_coef=0`, or start a new run."
+                "there is no reference model: it is kept from the start of GRPO on when `algo.kl.coef` is not 0 there; "
+                "resume with `algo.kl.coef=0`, or start a new run."
             )
         return self._score(self._reference, batch)
 
@@ -197,7 +204,7 @@ class TorchTrainer:
             load_checkpoint_weights(self._policy.model, load_file(folder / WEIGHTS), whole=True)
             self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
             self._reference = None
-            if self._algo.kl_coef and (folder / REFERENCE).is_file():
+            if self._algo.kl.coef and (folder / REFERENCE).is_file():
                 self._reference = self._frozen_copy()
                 load_checkpoint_weights(self._reference.model, load_file(folder / REFERENCE), whole=True)
         except (OSError, ValueError, RuntimeError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:

@@ -68,6 +68,7 @@ class TrainingSample:
     engine (zeros in the supervised warm-up). `advantage`: one number for all response tokens. `loss_mask`: float32 `[n]`.
     `old_logprobs`: float32 `[n]` of the trainer before the step's first update (None: the batch is the step's only one, so
     they are the current ones); `reference_logprobs`: float32 `[n]` of the frozen reference (None: no KL penalty).
+    `token_advantages`: float32 `[n]`, where tokens differ in it (None: `advantage`). `reward`: the environment's.
     """
 
     prompt: EncodedPrompt
@@ -77,19 +78,23 @@ class TrainingSample:
     loss_mask: NDArray[np.float32]
     old_logprobs: NDArray[np.float32] | None = None
     reference_logprobs: NDArray[np.float32] | None = None
+    token_advantages: NDArray[np.float32] | None = None
+    reward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingBatch:
     """One optimizer step's samples. The loss is normalised by `num_tokens` (or `num_sequences`) of the *global* batch,
-    so that losses of microbatches add up to the batch loss."""
+    so that losses of microbatches add up to the batch loss. `num_positive`: tokens of samples with a positive reward."""
 
     samples: tuple[TrainingSample, ...]
     num_tokens: float
     num_sequences: int
+    num_positive: float = 0.0
 
     @classmethod
     def of(cls, samples: "tuple[TrainingSample, ...] | list[TrainingSample]") -> "TrainingBatch":
-        """Counts over `samples`: tokens with a mask, sequences with at least one."""
+        """Counts over `samples`: tokens with a mask, sequences with at least one, such tokens of a positive reward."""
         masks = [float(s.loss_mask.sum()) for s in samples]
-        return cls(tuple(samples), float(sum(masks)), sum(m > 0 for m in masks))
+        positive = sum(m for m, s in zip(masks, samples, strict=True) if s.reward > 0)
+        return cls(tuple(samples), float(sum(masks)), sum(m > 0 for m in masks), float(positive))
