@@ -94,7 +94,7 @@ def test_an_aborted_rollout_neither_teaches_nor_shapes_a_baseline():
 
 def test_a_reward_that_failed_is_left_out_and_counted():
     failed = dataclasses.replace(make_trajectory(0.0), reward=Reward(float("nan"), {}, error="it hung"))
-    result = build_batch([Group("p", (make_trajectory(0.0), failed, make_trajectory(1.0)))], AlgoConfig(normalize=False))
+    result = build([Group("p", (make_trajectory(0.0), failed, make_trajectory(1.0)))], PLAIN)
     assert [s.advantage for s in result.batches[0].samples] == [-1, 1]
     assert (result.metrics["rollout/reward_errors"], result.metrics["rollout/reward_mean"]) == (1, 0.5)
 

@@ -198,9 +198,7 @@ class MediaConfig:
 class AdvantageConfig:
     """From rewards to advantages."""
 
-    estimator: str = (
-        "group"  #: group (within each group), reinforce_plus_plus (also over the batch's tokens) or gdpo (each part)
-    )
+    estimator: str = "group"  #: group, reinforce_plus_plus (whitened over the step's tokens) or gdpo (part by part)
     baseline: str = "leave_one_out"  #: what a reward is compared with: leave_one_out, mean or none
     normalize: bool = True  #: divide by the group's standard deviation (reinforce_plus_plus: by that of the batch's tokens)
     part_weights: Any = None  #: weights of the reward parts for gdpo, e.g. {exact: 1, format: 0.2}; null and absent ones are 1
@@ -232,9 +230,7 @@ class RewardShapingConfig:
 class LossConfig:
     """The policy objective of a token."""
 
-    kind: str = (
-        "ppo"  #: ppo, gspo (ratio of the whole sequence), cispo (clipped weight on the log-prob) or reinforce (no ratio)
-    )
+    kind: str = "ppo"  #: ppo, gspo (one ratio a sequence), cispo (clipped ratio as a weight) or reinforce (no ratio)
     clip_min: float = 0.2  #: lower clip range of the ratio
     clip_max: float = 0.2  #: upper clip range of the ratio
     dual_clip: float | None = None  #: most ratio that counts where the advantage is negative; null has no limit
