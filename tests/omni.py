@@ -125,7 +125,7 @@ def make_megatron(path, store, max_batch=8, max_model_len=256, dtype="float32", 
 def build_all(folder):
     """pattern → checkpoint, its spec, a media store, and prompts with 1, 0 and 2 pictures."""
     from omnirl.models import read_spec
-    from omnirl.models.nemotron_omni.build import build_checkpoint
+    from omnirl.models.nemotron_omni import build_checkpoint
 
     models = {}
     for i, pattern in enumerate(PATTERNS):

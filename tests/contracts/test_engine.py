@@ -109,7 +109,7 @@ def test_banned_ids_never_appear_and_leave_the_distribution(make, omni):
 
 @torch.no_grad()
 def next_logits(model, prompt):
-    from omnirl.models.nemotron_omni.policy import place
+    from omnirl.models.policy import place
 
     policy = load_policy(model.path)
     features = dict(

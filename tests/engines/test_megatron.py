@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engines
 from omnirl.config.schema import BackendConfig, ParallelismConfig  # noqa: E402
 from omnirl.engines import make_engine as make_by_name  # noqa: E402
 from omnirl.errors import ConfigError, EngineError  # noqa: E402
-from omnirl.models.nemotron_omni.build import build_checkpoint  # noqa: E402
+from omnirl.models.nemotron_omni import build_checkpoint  # noqa: E402
 from omnirl.types import StopReason  # noqa: E402
 from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, request, result, tiny  # noqa: E402
 

@@ -3,7 +3,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from omnirl.errors import ConfigError
-from omnirl.media import Grid, GridRule
+from omnirl.media import GridRule
+from omnirl.types import Grid
 
 TINY = GridRule(16, 2, 16, 256)
 PUBLISHED = GridRule(16, 2, 1024, 13312)

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from omnirl.errors import ModelError
-from omnirl.models.nemotron_omni import build
-from omnirl.models.nemotron_omni.build import build_checkpoint
+from omnirl.models.nemotron_omni import build, build_checkpoint
 from tests.omni import PATTERNS, picture, tiny
 
 

@@ -9,8 +9,8 @@ import torch
 from omnirl.errors import ModelError, PlaceholderMismatch
 from omnirl.media import patchify
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, place
 from omnirl.models.nemotron_omni.weights import to_checkpoint
+from omnirl.models.policy import place
 from tests.omni import PATTERNS, SIZES, make_prompt, picture
 
 
@@ -151,7 +151,7 @@ class TestExport:
         source = shutil.copytree(omni.path, tmp_path / "source")
         (source / "preprocessor_config.json").write_text("{}")
         (source / "model.safetensors.index.json").write_text("{}")
-        edited = OmniPolicy.load(source, "float32", "cpu")
+        edited = load_policy(source)
         edited.export(tmp_path / "out")
         names = {file.name for file in (tmp_path / "out").iterdir()}
         assert names == {file.name for file in source.iterdir()} - {"model.safetensors.index.json"}

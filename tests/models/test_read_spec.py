@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from omnirl.errors import ModelError
+from omnirl.media import GridRule
 from omnirl.models import family_of, read_spec
 
 
@@ -26,7 +27,7 @@ def test_ids_and_pixels(omni):
     assert (spec.image_id, spec.image_start_id, spec.image_end_id) == (18, 21, 22)
     assert spec.media_ids == (18, 20, 21, 22, 23, 24, 25)
     assert (spec.stop_ids, spec.pad_id) == ((11,), 3)
-    assert (spec.patch_size, spec.merge, spec.min_patches, spec.max_patches) == (16, 2, 16, 256)
+    assert spec.rule == GridRule(patch_size=16, merge=2, min_patches=16, max_patches=256)
     assert (spec.context, spec.vocab_size % 16) == (2048, 0)
     assert len(spec.mean) == len(spec.std) == 3
 

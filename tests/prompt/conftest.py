@@ -29,7 +29,7 @@ def spec(checkpoint) -> ModelSpec:
     return ModelSpec(
         family="nemotron_omni", path=checkpoint, vocab_size=512, context=2048, pad_id=3, stop_ids=(11,),
         image_id=18, image_start_id=21, image_end_id=22, media_ids=(18, 20, 21, 22, 23, 24, 25), media_markers=MEDIA,
-        patch_size=16, merge=2, min_patches=16, max_patches=256, mean=MEAN, std=STD,
+        rule=GridRule(16, 2, 16, 256), mean=MEAN, std=STD,
     )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def pictures(tmp_path_factory) -> Path:
 @pytest.fixture
 def make_encoder(tokenizer, spec):
     def make(context=2048, max_new_tokens=16, max_media=8, cache_size=8192, **prompt) -> PromptEncoder:
-        loader = MediaLoader(DictStore(), GridRule(16, 2, 16, 256), max_pixels=10**6)
+        loader = MediaLoader(DictStore(), spec.rule, max_pixels=10**6)
         return PromptEncoder(
             tokenizer,
             spec,

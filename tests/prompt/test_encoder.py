@@ -38,7 +38,7 @@ def test_the_processor_gives_the_same_ids_and_pixels(make_encoder, pictures, tmp
 
     from omnirl.config.schema import TinyModelConfig
     from omnirl.models import read_spec
-    from omnirl.models.nemotron_omni.build import build_checkpoint
+    from omnirl.models.nemotron_omni import build_checkpoint
 
     folder = build_checkpoint(tmp_path / "tiny", TinyModelConfig())
     encoder = make_encoder()

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from omnirl.config.schema import BackendConfig
 from omnirl.errors import EngineError, MediaError
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement, pixel_values, place
-from omnirl.models.nemotron_omni.weights import checkpoint_views, load_checkpoint_weights
+from omnirl.models.policy import Placement, Policy, place
+from omnirl.models.weights import shapes
 from omnirl.types import (
     EncodedPrompt,
     EngineCapabilities,
@@ -37,9 +37,9 @@ from .sequence import Handle, Sequence, check
 
 
 class _Batch:
-    """Sequences that are decoded together: their cache, the mask of real positions, and the next logits."""
+    """Sequences that are decoded together: their cache and the next logits."""
 
-    def __init__(self, policy: OmniPolicy, sequences: list[Sequence], features: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, policy: Policy, sequences: list[Sequence], features: Mapping[str, torch.Tensor]) -> None:
         self.policy = policy
         self.sequences = sequences
         prompts, row_of = _unique_prompts(sequences)
@@ -53,13 +53,9 @@ class _Batch:
             mask[row, offset:] = 1
             placements += place(prompt, row, offset, features)
         device = policy.device
-        self.cache = policy.new_cache()
-        embeds = policy.embed(ids.to(device), placements)
-        hidden = policy.hidden(embeds, self.cache, mask.to(device))[:, -1]
-        rows = torch.tensor(row_of, device=device)
-        self.cache.reorder_cache(rows)
-        self.mask = mask.to(device)[rows]
-        self.logits = policy.logits(hidden)[rows]
+        self.decoding = policy.start(ids.to(device), mask.to(device), placements)
+        self.decoding.select(torch.tensor(row_of, device=device))
+        self.logits = policy.logits(self.decoding.hidden)
         self._set_sampling()
 
     @property
@@ -92,9 +88,8 @@ class _Batch:
         tokens = tokens[self._drop_finished()]
         if not self.sequences:
             return False
-        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
-        embeds = self.policy.embed(tokens.unsqueeze(-1), [])
-        self.logits = self.policy.logits(self.policy.hidden(embeds, self.cache, self.mask)[:, -1])
+        self.decoding.advance(tokens)
+        self.logits = self.policy.logits(self.decoding.hidden)
         return True
 
     def _drop_finished(self) -> torch.Tensor:
@@ -104,8 +99,8 @@ class _Batch:
         if len(alive) < len(self.sequences):
             self.sequences = [self.sequences[i] for i in alive]
             if alive:
-                self.cache.reorder_cache(index)
-            self.mask, self.logits = self.mask[index], self.logits[index]
+                self.decoding.select(index)
+            self.logits = self.logits[index]
             self.temperature, self.greedy, self.banned = self.temperature[index], self.greedy[index], self.banned[index]
             self.seeds = self.seeds[alive]
         return index
@@ -198,17 +193,17 @@ class HfEngine:
         self._batch = None
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
-        return pixel_values(self._policy.model, self._policy.spec, [self._store.get(digest)])[0].float().cpu().numpy()
+        return self._policy.pixel_values([self._store.get(digest)])[0].float().cpu().numpy()
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
-        return {name: tuple(view.shape) for name, view in checkpoint_views(self._policy.model).items()}
+        return shapes(self._policy.views())
 
     def update_weights(self, bucket: WeightBucket) -> None:
         with self._lock:
             if self._batch is not None and self._batch.running:
                 raise EngineError("the hf engine cannot take new weights while requests are running.")
             self._batch = None  # aborted rows may be left in it
-            load_checkpoint_weights(self._policy.model, bucket.tensors)
+            self._policy.load_weights(bucket.tensors)
 
     def finish_update(self, version: int) -> None:
         with self._lock:

@@ -9,20 +9,12 @@ Example:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omnirl.errors import ConfigError
+from omnirl.types import Grid
 
 _MAX_ROUNDS = 4096  # extreme aspect ratios walk a few patches a round
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Final `height` and `width` in pixels, and the number of embeddings that such a picture becomes."""
-
-    height: int
-    width: int
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +58,9 @@ class GridRule:
             f"media.min_patches={self.min_patches} and media.max_patches={self.max_patches} are too close: "
             f"no stable grid for a picture of {height}x{width} pixels; lower min_patches or raise max_patches"
         )
+
+    def within(self, min_patches: int | None, max_patches: int | None) -> "GridRule":
+        return replace(self, min_patches=min_patches or self.min_patches, max_patches=max_patches or self.max_patches)
 
     def _round(self, height: int, width: int) -> tuple[int, int]:
         """One application of the rule, in patches. A side never becomes empty."""

@@ -7,17 +7,16 @@ Example:
 
 from pathlib import Path
 
-from omnirl.types import MediaRef, MediaStore
+from omnirl.types import MediaRef, MediaStore, SizeRule
 
 from .decode import load_image
-from .grid import GridRule
 from .pixels import resize
 
 
 class MediaLoader:
     """Puts pictures at their final size into `store`. A file is read once and must not change during a run."""
 
-    def __init__(self, store: MediaStore, rule: GridRule, max_pixels: int) -> None:
+    def __init__(self, store: MediaStore, rule: SizeRule, max_pixels: int) -> None:
         self.store = store
         self.rule = rule
         self.max_pixels = max_pixels

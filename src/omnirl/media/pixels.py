@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from omnirl.types import Image
-
-from .grid import Grid
+from omnirl.types import Grid, Image
 
 
 def pixels_digest(pixels: NDArray[np.uint8]) -> str:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from omnirl.config.hardware import gpus_present
 from omnirl.errors import OmnirlError
+from omnirl.models import FAMILIES
 
 
 class State(StrEnum):
@@ -74,8 +75,9 @@ def _hf() -> Finding:
 
     where = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "CPU only"
     text = f"torch {torch.__version__} ({where}), transformers {transformers.__version__}"
-    if "nemotron_h_omni" not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        return Finding("hf", State.BROKEN, f"{text}: it lacks nemotron_h_omni; install transformers 5.19 with `uv sync`")
+    needed = {kind for types in FAMILIES.values() for kind in types}
+    if lacking := sorted(needed - MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()):
+        return Finding("hf", State.BROKEN, f"{text}: it lacks {', '.join(lacking)}; install transformers 5.19 with `uv sync`")
     return Finding("hf", State.OK, text)
 
 

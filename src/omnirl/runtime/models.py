@@ -7,17 +7,20 @@ from pathlib import Path
 
 from omnirl.config.schema import Config
 from omnirl.errors import ModelError
+from omnirl.models import family, family_of
 
 
 def ensure_model(cfg: Config) -> Path:
-    """Raises `ModelError` when `model.path` is not a directory."""
+    """Raises `ModelError` when `model.path` is not a checkpoint of `model.family`."""
     if cfg.model.path is not None:
         path = Path(cfg.model.path).expanduser()
         if not path.is_dir():
             raise ModelError(f"model.path: '{path}' is not a directory; give a checkpoint directory in Hugging Face layout.")
+        if (found := family_of(path)) != cfg.model.family:
+            raise ModelError(f"model.family is {cfg.model.family}, but {path} holds a {found}: set model.family={found}.")
         return path
-    from omnirl.models.nemotron_omni.build import LAYOUT, build_checkpoint  # torch: only when a model must be built
-
-    description = json.dumps([LAYOUT, asdict(cfg.model.tiny)], sort_keys=True)
+    own = family(cfg.model.family)
+    description = json.dumps([own.LAYOUT, asdict(cfg.model.tiny)], sort_keys=True)
     digest = hashlib.blake2b(description.encode(), digest_size=6).hexdigest()
-    return build_checkpoint(Path(cfg.cache_dir).expanduser() / "models" / f"tiny_omni-{digest}", cfg.model.tiny)
+    folder = Path(cfg.cache_dir).expanduser() / "models" / f"tiny_{cfg.model.family}-{digest}"
+    return own.build_checkpoint(folder, cfg.model.tiny)

@@ -14,7 +14,7 @@ from typing import Any
 
 from omnirl.config.schema import Config
 from omnirl.errors import ConfigError
-from omnirl.media import DictStore, GridRule, MediaLoader
+from omnirl.media import DictStore, MediaLoader
 from omnirl.models import read_spec
 from omnirl.prompt import PromptEncoder, Tokenizer
 from omnirl.types import MediaStore, ModelSpec, WorkerGroup
@@ -27,20 +27,15 @@ TRAINERS = {"torch": "omnirl.trainers.torch:TorchTrainer"}
 def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
     """The checkpoint's spec with the `media` overrides."""
     spec = read_spec(checkpoint)
-    return dataclasses.replace(
-        spec,
-        min_patches=cfg.media.min_patches or spec.min_patches,
-        max_patches=cfg.media.max_patches or spec.max_patches,
-    )
+    return dataclasses.replace(spec, rule=spec.rule.within(cfg.media.min_patches, cfg.media.max_patches))
 
 
 def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncoder:
     """The one encoder of a run."""
-    rule = GridRule(spec.patch_size, spec.merge, spec.min_patches, spec.max_patches)
     return PromptEncoder(
         Tokenizer.load(spec.path),
         spec,
-        MediaLoader(store, rule, cfg.media.max_pixels),
+        MediaLoader(store, spec.rule, cfg.media.max_pixels),
         cfg.prompt,
         context=min(cfg.backend.max_model_len, spec.context),
         max_new_tokens=cfg.rollout.max_new_tokens,

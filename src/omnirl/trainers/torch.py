@@ -28,8 +28,7 @@ from omnirl.algo.metrics import combine
 from omnirl.config.schema import AlgoConfig, ModelConfig, TrainerConfig
 from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.policy import OmniPolicy, place
-from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
+from omnirl.models.policy import Policy, place
 from omnirl.types import MediaStore, TrainingBatch, TrainingSample, WeightBucket
 
 from .collate import Collated, collate, microbatches, pad
@@ -56,7 +55,7 @@ class TorchTrainer:
         self._algo = algo
         self._temperature = temperature
         self._policy = load_policy(checkpoint, model.dtype, trainer.device)
-        self._reference: OmniPolicy | None = None
+        self._reference: Policy | None = None
         _freeze(self._policy, model.freeze)
         if trainer.activation_checkpointing:
             self._policy.checkpoint_activations()
@@ -75,8 +74,8 @@ class TorchTrainer:
         if self._algo.kl.coef:
             self._reference = self._frozen_copy()
 
-    def _frozen_copy(self) -> OmniPolicy:
-        return OmniPolicy(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
+    def _frozen_copy(self) -> Policy:
+        return type(self._policy)(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
 
     def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
         def loss(logprobs: Tensor, samples: Sequence[TrainingSample], collated: Collated) -> LossOutput:
@@ -161,7 +160,7 @@ class TorchTrainer:
         return self._score(self._reference, batch)
 
     @torch.no_grad()
-    def _score(self, policy: OmniPolicy, batch: TrainingBatch) -> list[NDArray[np.float32]]:
+    def _score(self, policy: Policy, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         scores: list[NDArray[np.float32]] = []
         for samples in microbatches(batch.samples, self._settings.micro_batch):
             padded = self._logprobs(policy, samples, self._collate(samples)).cpu().numpy()
@@ -171,27 +170,26 @@ class TorchTrainer:
     def _collate(self, samples: Sequence[TrainingSample]) -> Collated:
         return collate(samples, self._policy.spec.pad_id, self._policy.device)
 
-    def _logprobs(self, policy: OmniPolicy, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
+    def _logprobs(self, policy: Policy, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
         """float32 `[B, R]` of the response tokens; every picture of the batch is encoded once."""
         digests = list(dict.fromkeys(ref.digest for sample in samples for ref in sample.prompt.media))
         features = dict(zip(digests, policy.encode([self._store.get(digest) for digest in digests]), strict=True))
         placements = [p for row, sample in enumerate(samples) for p in place(sample.prompt, row, 0, features)]
-        embeds = policy.embed(batch.ids, placements)
-        hidden = policy.hidden(embeds)[batch.rows, batch.columns]
+        hidden = policy.forward(batch.ids, placements)[batch.rows, batch.columns]
         flat = token_logprobs(policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
         return batch.unflatten(flat)
 
     def weights(self) -> Iterator[WeightBucket]:
-        yield WeightBucket(to_checkpoint(self._policy.model))
+        yield WeightBucket(self._policy.weights())
 
     def save(self, folder: Path) -> None:
         """Weights (checkpoint names), optimizer and, with a KL penalty, the reference. Raises `CheckpointError`."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save_file(_contiguous(to_checkpoint(self._policy.model)), folder / WEIGHTS)
+            save_file(_contiguous(self._policy.weights()), folder / WEIGHTS)
             torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
             if self._reference is not None:
-                save_file(_contiguous(to_checkpoint(self._reference.model)), folder / REFERENCE)
+                save_file(_contiguous(self._reference.weights()), folder / REFERENCE)
         except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors hide the disk's own error
             raise CheckpointError(f"{folder}: the trainer cannot be saved ({error}); make room there.") from error
 
@@ -201,12 +199,12 @@ class TorchTrainer:
         Raises `CheckpointError` when a file is missing or damaged, or was saved by another model or with other frozen parts.
         """
         try:
-            load_checkpoint_weights(self._policy.model, load_file(folder / WEIGHTS), whole=True)
+            self._policy.load_weights(load_file(folder / WEIGHTS), whole=True)
             self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
             self._reference = None
             if self._algo.kl.coef and (folder / REFERENCE).is_file():
                 self._reference = self._frozen_copy()
-                load_checkpoint_weights(self._reference.model, load_file(folder / REFERENCE), whole=True)
+                self._reference.load_weights(load_file(folder / REFERENCE), whole=True)
         except (OSError, ValueError, RuntimeError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{folder}: this trainer checkpoint cannot be loaded ({error}).") from error
         self._optimizer.param_groups[0].update(self._optimizer_settings())
@@ -219,7 +217,7 @@ class TorchTrainer:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-def _freeze(policy: OmniPolicy, prefixes: Sequence[str]) -> None:
+def _freeze(policy: Policy, prefixes: Sequence[str]) -> None:
     for prefix in prefixes:
         found = [p for name, p in policy.model.named_parameters() if name.startswith(prefix)]
         if not found:
@@ -243,7 +241,7 @@ def export_checkpoint(base: Path, dtype: str, saved: Path, folder: Path) -> None
     """
     policy = load_policy(base, dtype, "cpu")
     try:
-        load_checkpoint_weights(policy.model, load_file(saved / WEIGHTS), whole=True)
+        policy.load_weights(load_file(saved / WEIGHTS), whole=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"{saved / WEIGHTS}: these weights cannot be loaded ({error}).") from error
     policy.export(folder)

@@ -11,7 +11,7 @@ from .generation import (
     spans,
 )
 from .ids import CompactIds, ExpandedIds
-from .media import Image, MediaRef, Video, VideoSampling, VideoSettings
+from .media import Grid, Image, MediaRef, SizeRule, Video, VideoSampling, VideoSettings
 from .model import ModelSpec
 from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart
 from .seams import (
@@ -42,6 +42,7 @@ __all__ = [
     "Environment",
     "ExpandedIds",
     "GenerationRequest",
+    "Grid",
     "Group",
     "Image",
     "ImagePart",
@@ -55,6 +56,7 @@ __all__ = [
     "RequestHandle",
     "Reward",
     "SamplingParams",
+    "SizeRule",
     "StopReason",
     "TextPart",
     "Tracker",

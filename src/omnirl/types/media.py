@@ -6,6 +6,7 @@ trajectories and requests carry references, never pixels.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,3 +85,30 @@ class MediaRef:
     width: int
     num_tokens: int
     kind: str = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Final `height` and `width` in pixels, and the number of embeddings that such a picture becomes."""
+
+    height: int
+    width: int
+    num_tokens: int
+
+
+class SizeRule(Protocol):
+    """From a picture's size to its final size: one implementation a processor style, comparable and picklable.
+
+    `patch_size`: side of a patch in pixels. `merge`: that many patches a side become one embedding."""
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @property
+    def merge(self) -> int: ...
+
+    def plan(self, height: int, width: int) -> Grid:
+        """Final size of a picture of `height` × `width` pixels; `plan` of a final size is that size."""
+
+    def within(self, min_patches: int | None, max_patches: int | None) -> Self:
+        """The rule with another budget of patches (None: as it is). Raises `ConfigError` for an impossible one."""

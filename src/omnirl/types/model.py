@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from .media import SizeRule
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -11,8 +13,9 @@ class ModelSpec:
     Ids: `image_id` is the placeholder (one per embedding once expanded), wrapped by `image_start_id` and `image_end_id`.
     `media_ids` are banned at sampling, and in the log-prob pass. `stop_ids` end a completion. `vocab_size` counts the
     output rows, `context` the longest sequence.
-    Pixels: a picture is cut into `patch_size`² patches; `merge`² patches become one embedding; the number of
-    patches lies in [`min_patches`, `max_patches`]; `mean`, `std` per RGB channel normalise pixels in [0, 1].
+    `template_wraps`: the chat template writes the start and end ids around the placeholder; otherwise expansion does.
+    Pixels: `rule` gives a picture's final size and its number of embeddings; `mean`, `std` per RGB channel normalise pixels
+    in [0, 1].
     """
 
     family: str
@@ -26,9 +29,17 @@ class ModelSpec:
     image_end_id: int
     media_ids: tuple[int, ...]
     media_markers: tuple[str, ...]
-    patch_size: int
-    merge: int
-    min_patches: int
-    max_patches: int
+    rule: SizeRule
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    template_wraps: bool = False
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch, in pixels."""
+        return self.rule.patch_size
+
+    @property
+    def merge(self) -> int:
+        """`merge`² patches become one embedding."""
+        return self.rule.merge

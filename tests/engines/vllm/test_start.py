@@ -4,7 +4,6 @@ import importlib.metadata
 import importlib.util
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import torch
 from omnirl.config.schema import BackendConfig, ParallelismConfig
 from omnirl.engines.vllm import plugin, start
 from omnirl.errors import HardwareError
+from omnirl.models.nemotron_omni import vllm
 
 CHECKPOINT = Path("checkpoint")
 
@@ -79,23 +79,13 @@ def test_what_vllm_says_and_what_helps(error, device, remedy):
 def test_arguments_by_device():
     backend = BackendConfig(parallelism=ParallelismConfig(tp=4, ep=4))
     backend.vllm.enforce_eager = False
-    cpu, gpu = (start.engine_args(CHECKPOINT, backend, 512, "bfloat16", device) for device in ("cpu", "cuda"))
+    cpu, gpu = (start.engine_args(CHECKPOINT, backend, vllm, 512, "bfloat16", device) for device in ("cpu", "cuda"))
     assert (cpu["kv_cache_memory_bytes"], cpu["enforce_eager"]) == (128 * 2**20, True)
     assert "gpu_memory_utilization" not in cpu
     assert (gpu["gpu_memory_utilization"], gpu["enforce_eager"]) == (0.5, False)
     assert "kv_cache_memory_bytes" not in gpu
     assert (gpu["tensor_parallel_size"], gpu["enable_expert_parallel"]) == (4, True)
     assert (gpu["max_model_len"], gpu["logprobs_mode"]) == (512, "processed_logprobs")
-
-
-def test_the_configuration_that_vllm_reads():
-    config = SimpleNamespace(vision_config=SimpleNamespace(hidden_size=48), text_config=SimpleNamespace())
-    start.complete_config(config, torch.float32)
-    assert (config.architectures, config.vit_hidden_size) == ([plugin.ARCHITECTURE], 48)
-    assert config.dtype is config.text_config.dtype is config.vision_config.dtype is torch.float32
-    empty = SimpleNamespace()
-    assert start.complete_config(empty, torch.float32) is empty
-    assert vars(empty) == {}
 
 
 def test_the_entry_point_names_the_plugin():

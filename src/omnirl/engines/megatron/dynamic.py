@@ -30,7 +30,7 @@ from torch import Tensor
 from omnirl.errors import EngineError
 from omnirl.models.nemotron_omni.megatron import contract
 from omnirl.models.nemotron_omni.megatron.model import MegatronOmni
-from omnirl.models.nemotron_omni.policy import Placement
+from omnirl.models.policy import Placement
 
 from ..sampling import draw, log_distribution, uniform
 from ..sequence import Sequence

@@ -29,7 +29,8 @@ from omnirl.errors import EngineError, OmnirlError
 from omnirl.models.nemotron_omni.megatron.cpu import cpu_for_cuda
 from omnirl.models.nemotron_omni.megatron.model import MegatronOmni, load_megatron
 from omnirl.models.nemotron_omni.megatron.weights import checkpoint_shards, load_checkpoint_weights
-from omnirl.models.nemotron_omni.policy import pixel_values, place
+from omnirl.models.nemotron_omni.policy import pixel_values
+from omnirl.models.policy import place
 from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
 
 from ..sequence import Handle, Sequence, check

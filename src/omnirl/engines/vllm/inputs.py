@@ -15,22 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import BatchFeature
 from vllm import SamplingParams as VllmSampling
 from vllm.inputs.engine import mm_input, tokens_input
-from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItem, MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.inputs import MultiModalKwargsItem, MultiModalKwargsItems, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind
 
 from omnirl.config.check import VLLM_TEMPERATURES
 from omnirl.errors import EngineError, PlaceholderMismatch
-from omnirl.media.pixels import normalize
+from omnirl.models import family
 from omnirl.types import EncodedPrompt, MediaRef, MediaStore, ModelSpec, SamplingParams
 
 _IMAGE = "image"
-#: what vLLM's model reads of a picture: pixels `[3, H, W]`, (H, W), embeddings
-_FIELDS = {name: MultiModalFieldConfig.batched(_IMAGE) for name in ("pixel_values_flat",)} | {
-    name: MultiModalFieldConfig.batched(_IMAGE, keep_on_cpu=True) for name in ("imgs_sizes", "num_tokens_per_image")
-}
 
 
 class InputBuilder:
@@ -38,6 +33,7 @@ class InputBuilder:
 
     def __init__(self, spec: ModelSpec, store: MediaStore, dtype: torch.dtype, keep: int = 32) -> None:
         self._spec = spec
+        self._family = family(spec.family).vllm_support()
         self._store = store
         self._dtype = dtype
         self._keep = keep
@@ -63,8 +59,8 @@ class InputBuilder:
         return mm_input(ids, MultiModalKwargsItems({_IMAGE: items}), {_IMAGE: hashes}, {_IMAGE: places})
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
-        """The pixels that vLLM's model is handed, `[3, H, W]`."""
-        pixels: Any = self._load(digest)["pixel_values_flat"].data
+        """The pixels that vLLM's model is handed."""
+        pixels: Any = self._load(digest)[self._family.PIXELS].data
         return pixels.float().numpy()
 
     def _picture(self, ref: MediaRef) -> tuple[MultiModalKwargsItem, int]:
@@ -76,19 +72,10 @@ class InputBuilder:
             if len(self._pictures) > self._keep:
                 self._pictures.popitem(last=False)
         self._pictures.move_to_end(ref.digest)
-        return item, int(item["num_tokens_per_image"].data)  # type: ignore[arg-type]  # we put an int there
+        return item, ref.height * ref.width // (self._spec.patch_size * self._spec.merge) ** 2
 
     def _load(self, digest: str) -> MultiModalKwargsItem:
-        pixels, patch, merge = self._store.get(digest), self._spec.patch_size, self._spec.merge
-        height, width, _ = pixels.shape
-        rows, columns = height // patch, width // patch
-        planes = torch.from_numpy(normalize(pixels, self._spec.mean, self._spec.std))
-        data = {
-            "pixel_values_flat": [planes.to(self._dtype)],
-            "imgs_sizes": [(height, width)],
-            "num_tokens_per_image": [rows // merge * (columns // merge)],
-        }
-        return MultiModalKwargsItems.from_hf_inputs(BatchFeature(data), _FIELDS)[_IMAGE][0]
+        return self._family.picture(self._store.get(digest), self._spec, self._dtype)
 
 
 def sampling_params(sampling: SamplingParams, name: str) -> VllmSampling:

@@ -1,6 +1,6 @@
 """What vLLM is told in every process that it starts: the entry point `omnirl` of `vllm.general_plugins`.
 
-`register` makes our model class known, and on the CPU also experts without a gate. Other models see no change.
+`register` makes our model classes known, and on the CPU also experts without a gate. Other models see no change.
 
 Example:
     status()   # PluginStatus(installed=True, registered=True, cpu_experts=True): what `omnirl doctor` shows
@@ -9,9 +9,9 @@ Example:
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
+from omnirl.models import FAMILIES, family
+
 GROUP, NAME = "vllm.general_plugins", "omnirl"
-#: under which vLLM knows `model.NemotronOmni`
-ARCHITECTURE = "OmnirlNemotronOmni"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PluginStatus:
     cpu_experts: bool
 
 
-_CLASS, _EXPERTS = "our model class", "experts without a gate"
+_CLASS, _EXPERTS = "our model classes", "experts without a gate"
 #: what was done in this process
 _done: set[str] = set()
 
@@ -33,16 +33,12 @@ def register() -> None:
     """Called by vLLM in each of its processes, and by the engine; once is enough, more does no harm."""
     if _CLASS in _done:
         return
-    from vllm.model_executor.models import ModelRegistry
     from vllm.platforms import current_platform
 
-    ModelRegistry.register_model(ARCHITECTURE, "omnirl.engines.vllm.model:NemotronOmni")  # imported when it is needed
-    if current_platform.is_cpu():
-        from .experts import install
-
-        install()
-        _done.add(_EXPERTS)
-    _done.add(_CLASS)
+    cpu = current_platform.is_cpu()
+    for name in FAMILIES:
+        family(name).vllm_support().register(cpu)
+    _done.update({_CLASS, _EXPERTS} if cpu else {_CLASS})
 
 
 def status() -> PluginStatus:

@@ -30,6 +30,7 @@ from packaging.requirements import Requirement
 
 from omnirl.config.schema import BackendConfig
 from omnirl.errors import EngineError, HardwareError, OmnirlError
+from omnirl.models import VllmSupport, family, family_of
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -61,7 +62,8 @@ _shared = _Shared()
 
 def start(checkpoint: Path, backend: BackendConfig, *, context: int, dtype: str, device: str) -> "LLMEngine":
     """Raises `HardwareError` for a missing or unfitting package, `EngineError` for everything that vLLM refuses."""
-    load(device)
+    own = family(family_of(checkpoint)).vllm_support()
+    load(device, own)
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -69,7 +71,7 @@ def start(checkpoint: Path, backend: BackendConfig, *, context: int, dtype: str,
         _shared.owns_group = not torch.distributed.is_initialized()
     with _undisturbed(), eager(device):
         try:
-            core = LLMEngine.from_engine_args(EngineArgs(**engine_args(checkpoint, backend, context, dtype, device)))
+            core = LLMEngine.from_engine_args(EngineArgs(**engine_args(checkpoint, backend, own, context, dtype, device)))
         except OmnirlError:
             raise
         except Exception as error:  # the seam: whatever vLLM raises
@@ -103,8 +105,11 @@ def _leave_group() -> None:
         parallel_state._WORLD = None
 
 
-def load(device: str) -> None:
-    """Import vLLM for `device` and register our plug-in. Raises `HardwareError` with the installation that fits."""
+def load(device: str, own: VllmSupport | None = None) -> None:
+    """Import vLLM for `device`, register our plug-in and the class of `own`.
+
+    Raises `HardwareError` with the installation that fits.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine runs in this process
@@ -113,19 +118,18 @@ def load(device: str) -> None:
     _check_torch(device)
     try:
         with _quiet():
-            from vllm.model_executor.models import ModelRegistry
             from vllm.platforms import current_platform
 
-            from .model import NemotronOmni
-            from .plugin import ARCHITECTURE, register
+            from .plugin import register
 
             register()
+            if own is not None:
+                own.register_class()
     except Exception as error:  # a broken build raises anything
         raise HardwareError(f"vLLM cannot be imported ({error!r}). Reinstall it: {INSTALL[device]}.") from error
     if current_platform.is_cpu() != (device == "cpu"):
         found = "the CPU" if current_platform.is_cpu() else "GPUs"
         raise HardwareError(f"trainer.device is {device}, but this vLLM is built for {found}: {INSTALL[device]}.")
-    ModelRegistry.register_model(ARCHITECTURE, NemotronOmni)  # the class itself: else vLLM inspects it in a process of its own
     if device == "cpu" and torch.cpu._is_amx_tile_supported():
         torch.cpu._init_amx()  # without it the kernels' first tile instruction kills the process
 
@@ -144,7 +148,9 @@ def _check_torch(device: str) -> None:
                 raise HardwareError(f"{package} needs torch {pins[0]}, this is torch {torch.__version__}: {INSTALL[device]}.")
 
 
-def engine_args(checkpoint: Path, backend: BackendConfig, context: int, dtype: str, device: str) -> dict[str, Any]:
+def engine_args(
+    checkpoint: Path, backend: BackendConfig, own: VllmSupport, context: int, dtype: str, device: str
+) -> dict[str, Any]:
     """vLLM's own arguments."""
     cfg, layout, cpu = backend.vllm, backend.parallelism, device == "cpu"
     memory: dict[str, Any] = {"gpu_memory_utilization": cfg.gpu_memory_utilization}
@@ -153,7 +159,7 @@ def engine_args(checkpoint: Path, backend: BackendConfig, context: int, dtype: s
     return memory | {
         "model": str(checkpoint),
         "dtype": dtype,
-        "hf_overrides": partial(complete_config, dtype=getattr(torch, dtype)),
+        "hf_overrides": partial(own.complete_config, dtype=getattr(torch, dtype)),
         "generation_config": "vllm",  # sampling is what the request says
         "max_model_len": context,
         "max_num_seqs": cfg.max_num_seqs,
@@ -171,17 +177,6 @@ def engine_args(checkpoint: Path, backend: BackendConfig, context: int, dtype: s
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
-
-
-def complete_config(config: Any, dtype: torch.dtype) -> Any:
-    """The checkpoint's configuration with what vLLM reads beside transformers' fields."""
-    from .plugin import ARCHITECTURE
-
-    if hasattr(config, "vision_config"):  # vLLM first asks with an empty one
-        config.architectures = [ARCHITECTURE]
-        config.vit_hidden_size = config.vision_config.hidden_size
-        config.dtype = config.text_config.dtype = config.vision_config.dtype = dtype
-    return config
 
 
 def explain(error: Exception, checkpoint: Path, backend: BackendConfig, device: str) -> str:

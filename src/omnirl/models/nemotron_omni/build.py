@@ -6,15 +6,10 @@ Example:
 """
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors import SafetensorError
 from transformers.models.nemotron_h_omni.configuration_nemotron_h_omni import NemotronH_Omni_Reasoning_V3_Config
 from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
@@ -22,10 +17,10 @@ from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import Nemotro
 from omnirl.config.schema import TinyModelConfig
 from omnirl.errors import ModelError
 
+from ..files import write_json
+from ..policy import draft_of, save_model
 from .tokenizer import save_tokenizer
 
-#: raised when the written files change, so that a cached miniature is built anew
-LAYOUT = 1
 LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 PATCH = 16
 MERGE = 2
@@ -53,18 +48,6 @@ def build_checkpoint(folder: Path, tiny: TinyModelConfig) -> Path:
                 f"{folder}: the miniature model cannot be written ({error}). Set `cache_dir` to a writable folder with room."
             ) from error
     return folder
-
-
-@contextmanager
-def draft_of(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, removed at the end unless it was renamed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    draft.chmod(0o755)
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _check(tiny: TinyModelConfig) -> None:
@@ -101,15 +84,7 @@ def _write(folder: Path, tiny: TinyModelConfig) -> None:
                     parameter.mul_(tiny.init_scale)
     save_model(model, folder)
     _extend_config(folder / "config.json", tiny)
-    _write_json(folder / "processor_config.json", _processor(tiny))
-
-
-def save_model(model: Any, folder: Path) -> None:
-    """`save_pretrained` without its progress bar; files readable by others."""
-    transformers.logging.disable_progress_bar()
-    model.save_pretrained(folder)
-    for file in folder.iterdir():
-        file.chmod(0o644)
+    write_json(folder / "processor_config.json", _processor(tiny))
 
 
 def _config(tiny: TinyModelConfig, vocab: int) -> NemotronH_Omni_Reasoning_V3_Config:
@@ -216,7 +191,7 @@ def _extend_config(file: Path, tiny: TinyModelConfig) -> None:
         rms_norm_eps=1e-5,
         norm_eps=1e-5,
     )
-    _write_json(file, config)
+    write_json(file, config)
 
 
 def _processor(tiny: TinyModelConfig) -> dict[str, Any]:
@@ -266,7 +241,3 @@ def _processor(tiny: TinyModelConfig) -> dict[str, Any]:
         "audio_sampling_rate": 16000,
         "audio_subsampling_factor": 8,
     }
-
-
-def _write_json(file: Path, data: dict[str, Any]) -> None:
-    file.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -18,7 +18,9 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
 
-from omnirl.errors import ModelError, WeightMismatch
+from omnirl.errors import ModelError
+
+from ..weights import Fused, View, load_views, read_views, shapes
 
 _RENAMES = (
     (r"^language_model\.model\.", "language_model.backbone."),
@@ -44,39 +46,24 @@ _CONSTANTS = re.compile(r"summary_idxs$|input_conditioner")
 
 def to_checkpoint(model: torch.nn.Module) -> dict[str, Tensor]:
     """Every weight under its checkpoint name: views of the model's storage, and a copy where the layout differs (`qkv`)."""
-    return {name: view.read() if isinstance(view, _Fused) else view for name, view in checkpoint_views(model).items()}
+    return read_views(checkpoint_views(model))
 
 
-@torch.no_grad()
 def load_checkpoint_weights(model: torch.nn.Module, wire: Mapping[str, Tensor], *, whole: bool = False) -> None:
-    """Copy checkpoint-named tensors into `model`, casting to its dtype and device: all of them, or none.
-
-    Raises `WeightMismatch` for a name that the model does not have, another shape, or (when `whole`) a name that is missing.
-    """
-    targets = checkpoint_views(model)
-    for name, tensor in wire.items():
-        if name not in targets:
-            raise WeightMismatch(f"weight '{name}' is not one of the model's checkpoint names")
-        if targets[name].shape != tensor.shape:
-            raise WeightMismatch(
-                f"weight '{name}' has shape {tuple(tensor.shape)}, the model's has {tuple(targets[name].shape)}"
-            )
-    if whole and (missing := sorted(targets.keys() - wire.keys())):
-        raise WeightMismatch(f"{len(missing)} of the model's weights are missing, among them '{missing[0]}'")
-    for name, tensor in wire.items():
-        targets[name].copy_(tensor)
+    """Copy checkpoint-named tensors into `model`: all of them, or none. Raises `WeightMismatch`, as `load_views` says."""
+    load_views(checkpoint_views(model), wire, whole=whole)
 
 
-def checkpoint_views(model: torch.nn.Module) -> "dict[str, Tensor | _Fused]":
+def checkpoint_views(model: torch.nn.Module) -> dict[str, View]:
     """Checkpoint name → writable view of the model's own storage."""
     state = model.state_dict()
-    views: dict[str, Tensor | _Fused] = {}
+    views: dict[str, View] = {}
     for name, tensor in state.items():
         if _CONSTANTS.search(name) or _VISION_KV.match(name):
             continue
         if match := _VISION_Q.match(name):
             parts = [state[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
-            views[f"vision_model.radio_model.model.blocks.{match[1]}.attn.qkv.{match[2]}"] = _Fused(parts)
+            views[f"vision_model.radio_model.model.blocks.{match[1]}.attn.qkv.{match[2]}"] = Fused(parts)
         elif match := _EXPERTS.match(name):
             for expert, weight in enumerate(tensor):
                 views[f"{_rename(match[1])}.{expert}.{match[2]}.weight"] = weight
@@ -93,22 +80,7 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             model = NemotronH_Omni_Reasoning_V3(config)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(f"{path / 'config.json'}: transformers cannot build this model ({error})") from error
-    return {name: tuple(view.shape) for name, view in checkpoint_views(model).items()}
-
-
-class _Fused:
-    """Several tensors that the checkpoint stores as one, concatenated along the first axis."""
-
-    def __init__(self, parts: list[Tensor]) -> None:
-        self.parts = parts
-        self.shape = torch.Size([sum(p.shape[0] for p in parts), *parts[0].shape[1:]])
-
-    def copy_(self, source: Tensor) -> None:
-        for part, rows in zip(self.parts, source.split([p.shape[0] for p in self.parts]), strict=True):
-            part.copy_(rows)
-
-    def read(self) -> Tensor:
-        return torch.cat(self.parts)
+    return shapes(checkpoint_views(model))
 
 
 @cache

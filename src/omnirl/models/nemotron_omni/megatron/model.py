@@ -30,7 +30,8 @@ from omnirl.config.schema import ParallelismConfig
 from omnirl.errors import ModelError
 from omnirl.types import ModelSpec
 
-from ..policy import DTYPES, Placement, encode_pictures
+from ...policy import DTYPES, Placement
+from ..policy import encode_pictures
 from ..spec import read_spec
 from .modules import hybrid_spec, squared_relu
 from .parallel import initialize

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engines
 def test_the_sum_over_a_tokens_experts():
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 
-    from omnirl.engines.vllm.experts import NonGatedExperts
+    from omnirl.models.nemotron_omni.vllm.experts import NonGatedExperts
 
     draw = torch.Generator().manual_seed(0)
     tokens, up, down = (torch.randn(shape, generator=draw) for shape in ((5, 4), (3, 6, 4), (3, 4, 6)))

@@ -1,0 +1,92 @@
+"""What a model family offers: the functions at the top of its folder (`models/<family>/__init__.py`), torch imported inside.
+
+A new family is one folder with these, a line in `FAMILIES`, and its name among the choices of `model.family`.
+
+Example:
+    family("nemotron_omni").read_spec(Path("checkpoint"))   # ModelSpec, without torch
+"""
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnirl.config.schema import TinyModelConfig
+from omnirl.errors import ModelError
+from omnirl.types import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from .policy import Policy
+
+#: family → `model_type`s of config.json that it can read
+FAMILIES = {"nemotron_omni": ("nemotron_h_omni",)}
+
+
+class VllmSupport(Protocol):
+    """How a family runs in vLLM: a module of its folder that imports vLLM inside its functions."""
+
+    @property
+    def PIXELS(self) -> str:  # noqa: N802  (a constant of a module)
+        """The field of `picture` that the vision tower is handed."""
+
+    def register(self, cpu: bool) -> None:
+        """What vLLM lacks, in each of its processes; imports no model class."""
+
+    def register_class(self) -> None:
+        """The model class itself, where the engine runs in this process."""
+
+    def complete_config(self, config: Any, dtype: "torch.dtype") -> Any:
+        """The checkpoint's configuration with what vLLM reads beside transformers' fields."""
+
+    def picture(self, pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
+        """uint8 `[H, W, 3]` at final size → vLLM's `MultiModalKwargsItem`."""
+
+
+class Family(Protocol):
+    """A module of this package."""
+
+    @property
+    def LAYOUT(self) -> int:  # noqa: N802  (a constant of a module)
+        """Raised when the files of its miniature change, so that a cached one is built anew."""
+
+    def read_spec(self, path: Path) -> ModelSpec:
+        """Raises `ModelError` naming the file and the key that is missing."""
+
+    def load_policy(self, spec: ModelSpec, dtype: str, device: str) -> "Policy": ...
+
+    def weight_shapes(self, path: Path) -> dict[str, tuple[int, ...]]: ...
+
+    def vllm_support(self) -> "VllmSupport": ...
+
+    def build_checkpoint(self, folder: Path, tiny: TinyModelConfig) -> Path:
+        """A miniature in `folder`, complete or not at all; an existing one is kept."""
+
+
+def family(name: str) -> Family:
+    """The family `name`, one of `FAMILIES`."""
+    return cast(Family, import_module(f"omnirl.models.{name}"))
+
+
+def family_of(path: Path) -> str:
+    """The family of a checkpoint directory. Raises `ModelError` when it is not one, or of a family that omnirl lacks."""
+    config = path / "config.json"
+    try:
+        data: Mapping[str, object] = json.loads(config.read_text())
+        model_type = data["model_type"]
+    except FileNotFoundError:
+        raise ModelError(
+            f"{config}: no such file. `model.path` must be a checkpoint directory in Hugging Face layout."
+        ) from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ModelError(f"{config}: not a readable model configuration ({error!r}).") from error
+    for name, types in FAMILIES.items():
+        if model_type in types:
+            return name
+    supported = ", ".join(sorted(kind for types in FAMILIES.values() for kind in types))
+    raise ModelError(f"{config}: model_type '{model_type}' is not supported; supported: {supported}.")
