@@ -132,7 +132,7 @@ def whole(whole_run, config, env):
 class TestWholeRun:
     def test_leaves_one_folder(self, whole):
         names = {path.name for path in whole.iterdir()}
-        files = {"config.yaml", "run.json", "metrics.jsonl", "warmup.jsonl"}
+        files = {"config.yaml", "run.json", "metrics.jsonl", "warmup.jsonl", "report.html"}
         assert names == files | {"tensorboard", "samples", "checkpoints", "export"}
         assert numbers(whole) == [1, 2, 3, 4, 5]
         assert [p.name for p in (whole / "samples").iterdir()] == ["step_000002.jsonl"]
@@ -165,7 +165,11 @@ class TestWholeRun:
     def test_samples_can_be_read(self, whole):
         sample = json.loads((whole / "samples" / "step_000002.jsonl").read_text().splitlines()[0])
         assert len(sample["completions"]) == 4
-        assert all(Path(image).is_file() for image in sample["images"])
+        assert all(Path(medium["path"]).is_file() and medium["digest"] for medium in sample["media"])
+        assert (
+            sample["rendered"].count("<image>") == len(sample["media"]) == sum(m["parts"].count(0) for m in sample["messages"])
+        )
+        assert [c["advantage"] for c in sample["completions"]] != [None] * 4
 
     def test_the_same_again(self, whole, config, tmp_path):
         assert train(config(), tmp_path / "again") == 0

@@ -17,6 +17,7 @@ from omnirl.cli.export import export
 from omnirl.cli.generate import generate
 from omnirl.cli.overrides import PASS_THROUGH
 from omnirl.cli.parity import parity
+from omnirl.cli.report import report
 from omnirl.cli.smoke import smoke
 from omnirl.cli.train import train
 from omnirl.errors import OmnirlError
@@ -33,6 +34,7 @@ app.command(context_settings=PASS_THROUGH)(generate)
 app.command(context_settings=PASS_THROUGH)(parity)
 app.command(context_settings=PASS_THROUGH)(smoke)
 app.command()(export)
+app.command()(report)
 app.command()(doctor)
 app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")

@@ -169,6 +169,7 @@ RANGES: dict[str, Range] = {
     "cluster.engine_nodes": NOT_NEGATIVE,
     "cluster.gpu_memory_gb": POSITIVE,
     "logger.samples_every": NOT_NEGATIVE,
+    "logger.samples_groups": COUNT,
     # null takes a value from elsewhere
     "algo.train_batch_size": COUNT,
     "algo.advantage.clip_low": ANY,

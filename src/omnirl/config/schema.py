@@ -382,6 +382,8 @@ class LoggerConfig:
     tensorboard: bool = True  #: write TensorBoard event files to `tensorboard/` in the run folder
     progress: bool = True  #: live table on a terminal, plain lines elsewhere
     samples_every: int = 20  #: steps between saved sample completions; 0 never
+    samples_groups: int = 4  #: groups that are saved of such a step
+    report: bool = True  #: write `report.html` when the run ends
 
 
 @dataclass

@@ -9,10 +9,11 @@ Example:
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from omnirl.errors import CheckpointError, OmnirlError
 from omnirl.track import FanOut
-from omnirl.types import Tracker
+from omnirl.types import Group, Tracker
 
 from .checkpoints import Checkpoint, CheckpointStore, read_state, write_state
 from .evaluation import evaluate
@@ -110,10 +111,20 @@ class Controller:
             finally:
                 self._metrics.log(metrics, state.step)
             if cfg.logger.samples_every and state.step % cfg.logger.samples_every == 0:
-                save_samples(self._run.samples, groups, state.step)
+                self._save_samples(groups)
             self._save_if_due()
         if not stop.requested:
             self._policy_step.conclude()
+
+    def _save_samples(self, groups: Sequence[Group]) -> None:
+        save_samples(
+            self._run.samples,
+            groups,
+            self._policy_step.trained,
+            step=self.state.step,
+            decode=self._parts.encoder.decode,
+            count=self._cfg.logger.samples_groups,
+        )
 
     def _send_weights(self) -> None:
         self._parts.send_weights(self.state.version)

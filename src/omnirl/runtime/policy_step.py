@@ -26,10 +26,11 @@ from .parts import Parts, RunState
 
 class PolicyStep:
     """Makes the steps of the GRPO phase. `half_done`: a step failed after a weight had moved, so that the run is between two
-    steps and cannot be saved."""
+    steps and cannot be saved. `trained`: the batches of the latest step."""
 
     def __init__(self, parts: Parts, state: RunState) -> None:
         self.half_done = False
+        self.trained: tuple[TrainingBatch, ...] = ()
         self._parts = parts
         self._state = state
         self._sampler = PromptSampler(len(parts.train), parts.cfg.seed)
@@ -124,8 +125,9 @@ class PolicyStep:
             ready = finish([self._with_logprobs(b, steps=len(batch.batches)) for b in batch.batches], self._parts.cfg.algo)
         for note in ready.notes:
             self._tell(note)
+        self.trained = tuple(ready.batches)
         results = []
-        for training_batch in ready.batches:
+        for training_batch in self.trained:
             with self._timers("train"):
                 results.append(self._parts.optimize("train_step", training_batch, lr))
             self._state.version += 1

@@ -72,6 +72,17 @@ class RunFolder:
             ) from error
         return run
 
+    def end(self, state: str, error: str | None = None) -> None:
+        """Write into the record how the latest start ended: finished, stopped or failed. Raises `ConfigError` when the record
+        is damaged or cannot be written."""
+        try:
+            record = json.loads(self.record.read_text())
+            latest = (record.get("resumed") or [record])[-1]
+            latest |= {"ended": _now(), "state": state} | ({"error": error} if error else {})
+            _write_all(self.path, {self.record: json.dumps(record, indent=1) + "\n"})
+        except (OSError, ValueError) as error_:
+            raise ConfigError(f"{self.record}: the end of the run cannot be recorded ({error_})") from error_
+
     def load_config(self) -> Config:
         """The configuration that the run was started with. Raises `CheckpointError` when the file is missing or damaged."""
         try:
@@ -116,6 +127,11 @@ class RunFolder:
         return self.path / "samples"
 
     @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
+
+    @property
     def tensorboard(self) -> Path:
         """Folder of TensorBoard event files."""
         return self.path / "tensorboard"
@@ -139,7 +155,7 @@ class RunFolder:
 def describe(seed: int) -> dict[str, Any]:
     """What runs here, without importing any of it: time, command, seed, versions, git commit of omnirl, hardware."""
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": _now(),
         "command": sys.argv,
         "seed": seed,
         "versions": {"python": platform.python_version()} | _versions(),
@@ -151,6 +167,10 @@ def describe(seed: int) -> dict[str, Any]:
             "gpus": _gpus(),
         },
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _versions() -> dict[str, str]:

@@ -23,6 +23,7 @@ from omnirl.types import Environment, Prompt, Tracker
 
 from .checkpoints import Checkpoint, CheckpointStore
 from .controller import Controller
+from .ending import with_ending
 from .models import ensure_model
 from .parts import Parts, RunState
 from .run_folder import RunFolder
@@ -77,7 +78,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         metrics, warmup_metrics = _sinks(cfg, run, progress, controller.state if continued else None)
         stack.callback(metrics.close)
         stack.callback(warmup_metrics.close)
-        return controller.run(metrics, warmup_metrics)
+        return with_ending(run, lambda: controller.run(metrics, warmup_metrics), report=cfg.logger.report, note=progress.note)
 
 
 def _check_rows(cfg: Config, rows: int) -> None:

@@ -1,0 +1,16 @@
+"""A run folder → one self-contained HTML page: curves, findings in words, samples with their pictures; or two runs compared.
+
+`load_run` reads what the run left, `findings` judges it, `render` writes the page. Pictures are read through a function that
+the caller gives, since the one decoder lives elsewhere.
+
+Example:
+    run = load_run(Path("runs/count"))
+    html = render([run], thumbnail=lambda path: None)
+"""
+
+from .findings import Finding, Level, findings
+from .page import render
+from .run import RunData, RunStatus, Series, is_run, load_run
+from .samples import Thumbnail
+
+__all__ = ["Finding", "Level", "RunData", "RunStatus", "Series", "Thumbnail", "findings", "is_run", "load_run", "render"]
