@@ -28,7 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.answer": ("tag", "boxed"),
     "env.match": ("equal", "contains", "ratio"),
     "env.on_reward_error": ("drop", "fail"),
-    "dataset.name": ("jsonl",),
+    "dataset.name": ("jsonl", "parquet", "hf", "nemo_gym", "clevr_cogent", "geometry3k", "mmpr_tiny", "refcoco"),
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
     "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
     "media.store": ("memory", "shared_memory"),
@@ -109,6 +109,8 @@ RANGES: dict[str, Range] = {
     "env.point_distance": POSITIVE,
     "env.reward_timeout_s": POSITIVE,
     "env.reward_workers": COUNT,
+    "dataset.eval_share": Range(0, 0.9, above=True),
+    "dataset.box_space": COUNT,
     "dataset.synthetic.size": COUNT,
     "dataset.synthetic.num_train": COUNT,
     "dataset.synthetic.num_eval": COUNT,
@@ -243,6 +245,10 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
         yield Problem("env.rewards", "are all 0: at least one weight must be positive")
     if cfg.env.rewards.custom and not cfg.env.rewards_from:
         yield Problem("env.rewards.custom", "has a weight, but env.rewards_from names no function")
+    if cfg.dataset.name == "refcoco" and cfg.env.space != cfg.dataset.box_space:
+        yield Problem(
+            "env.space", f"is {cfg.env.space:g}, but the boxes of the rows go to dataset.box_space={cfg.dataset.box_space}"
+        )
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
     if media.min_patches and media.max_patches and media.min_patches > media.max_patches:

@@ -166,10 +166,13 @@ class SyntheticConfig:
 class DatasetConfig:
     """Where rows come from."""
 
-    name: str = "jsonl"  #: layout: jsonl (rows of messages)
-    path: str | None = None  #: folder with `train` and `eval` files; null makes `dataset.synthetic` in `cache_dir`
-    train: str = "train.jsonl"  #: training file in `path`
-    eval: str = "eval.jsonl"  #: held-out file in `path`
+    name: str = "jsonl"  #: layout: jsonl, parquet, hf, nemo_gym, clevr_cogent, geometry3k, mmpr_tiny or refcoco
+    path: str | None = None  #: folder of the dataset; null makes `dataset.synthetic` in `cache_dir`
+    train: str | None = None  #: training file (jsonl, nemo_gym) or split in `path`; null takes the layout's own
+    eval: str | None = None  #: held-out file or split in `path`; null takes the layout's own, or holds out `eval_share`
+    eval_share: float = 0.05  #: share of the training rows that is held out when there is no other split
+    columns: Any = None  #: names of a table's columns, some of {id, question, answer, images}; null: the fields of JSONL rows
+    box_space: int = 1000  #: extent to which the boxes of refcoco are rescaled; `env.space` must be equal
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)  #: pictures made by code
 
 

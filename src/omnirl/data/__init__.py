@@ -2,7 +2,7 @@
 
 from .jsonl import load_prompts
 from .sampler import PromptSampler
-from .source import ensure_dataset
+from .source import Dataset, ensure_dataset
 from .synthetic import make_dataset
 
-__all__ = ["PromptSampler", "ensure_dataset", "load_prompts", "make_dataset"]
+__all__ = ["Dataset", "PromptSampler", "ensure_dataset", "load_prompts", "make_dataset"]

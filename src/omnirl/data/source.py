@@ -1,23 +1,81 @@
-"""Where the dataset of a run is: the folder of `dataset.path`, or synthetic data in the cache, made on first use.
+"""Where the dataset of a run is, and its rows: the folder of `dataset.path`, or synthetic data in the cache, made on first use.
 
 Example:
-    folder = ensure_dataset(cfg.dataset, Path("~/.cache/omnirl"))
-    prompts = load_prompts(folder / cfg.dataset.train)
+    dataset = Dataset(cfg.dataset, Path("~/.cache/omnirl"))
+    prompts = dataset.prompts("train")
 """
 
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
 
 from omnirl.config.schema import DatasetConfig, SyntheticConfig
 from omnirl.errors import ConfigError, DataError
+from omnirl.types import Prompt
 
+from .layouts import LAYOUTS, Request, Rows
+from .pictures import PictureFolder
+from .rows import prompts_of
 from .synthetic import DESCRIPTION, check_config, config_hash, make_dataset
+
+Split = Literal["train", "eval"]
+
+
+class Dataset:
+    """The rows of one configuration. Raises `ConfigError`, `DataError` when the folder is not there."""
+
+    def __init__(self, cfg: DatasetConfig, cache_dir: Path) -> None:
+        self.folder = ensure_dataset(cfg, cache_dir)
+        self._cfg = cfg
+        self._layout = LAYOUTS[cfg.name]
+        self._pictures = PictureFolder(cache_dir / "pictures")
+
+    def source(self, split: Split) -> Path:
+        """What messages call the split."""
+        return self.folder / self._name(split)
+
+    def prompts(self, split: Split, limit: int | None = None) -> list[Prompt]:
+        """All rows of a split, or the first `limit`. Pictures are not decoded here.
+
+        Raises `DataError` or `PlaceholderMismatch` naming row and column, also when there is no row.
+        """
+        prompts = prompts_of(islice(self._rows(split), limit), self.folder)
+        if not prompts:
+            raise DataError(
+                f"{self.source(split)}: no rows for {split}; a dataset needs at least one "
+                "(make one with `omnirl data make --out DIR`)"
+            )
+        return prompts
+
+    def _name(self, split: Split) -> str:
+        own = self._cfg.train or self._layout.train
+        return own if split == "train" else self._cfg.eval or self._layout.eval or own
+
+    def _rows(self, split: Split) -> Rows:
+        held_out = split == "eval"
+        rows = self._layout.rows(Request(self.folder, self._name(split), self._cfg, self._pictures, held_out))
+        if self._name("eval") != self._name("train"):
+            return rows
+        return _share(rows, self._cfg.eval_share, held_out)
+
+
+def _share(rows: Rows, share: float, held_out: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The part of `rows` that a hash of the id holds out, or the other one: the same row is on the same side for ever."""
+    for where, row in rows:
+        digest = blake2b(str(row.get("id")).encode(), digest_size=8).digest()
+        if (int.from_bytes(digest, "little") < share * 2**64) == held_out:
+            yield where, row
 
 
 def ensure_dataset(cfg: DatasetConfig, cache_dir: Path) -> Path:
     """The dataset's folder. Raises `ConfigError`, `DataError`."""
-    if cfg.name != "jsonl":
-        raise ConfigError(f"dataset.name={cfg.name!r}: choose one of jsonl")
+    if cfg.name not in LAYOUTS:
+        raise ConfigError(f"dataset.name={cfg.name!r}: choose one of {', '.join(LAYOUTS)}")
     if cfg.path is None:
+        if cfg.name != "jsonl":
+            raise DataError(f"dataset.name={cfg.name} needs its folder: set dataset.path")
         return _cached(cfg.synthetic, cache_dir.expanduser() / "datasets")
     folder = Path(cfg.path).expanduser()
     if not folder.is_dir():

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from omnirl.config.check import CHOICES
 from omnirl.config.schema import Config
-from omnirl.data import ensure_dataset, load_prompts
+from omnirl.data import Dataset
 from omnirl.errors import ConfigError, ParityError
 from omnirl.media import make_store
 from omnirl.parity import GATES, Answer, PairReport, compare, mixed_prompts
@@ -107,8 +107,8 @@ class _Session:
         self._store: MediaStore = make_store(cfg.media.store)
         stack.callback(self._store.close)
         encoder = make_encoder(cfg, spec, self._store)
-        folder = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
-        prompts = mixed_prompts(load_prompts(folder / cfg.dataset.eval), samples)
+        dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
+        prompts = mixed_prompts(dataset.prompts("eval"), samples)
         self._prompts = [encoder.encode(prompt) for prompt in prompts]
         self._digests = sorted({ref.digest for prompt in self._prompts for ref in prompt.media})
         self._names = [f"{prompt.id} ({prompt.meta['kind']})" for prompt in prompts]

@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from omnirl.config.schema import Config
-from omnirl.data import ensure_dataset, load_prompts
+from omnirl.data import Dataset
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError, ConfigError, OmnirlError, ParityError
 from omnirl.media import make_store
@@ -171,13 +171,13 @@ class _RecipePath:
     # -- parts, made on first use -----------------------------------------------------------------------------------------
 
     @cached_property
-    def _dataset(self) -> Path:
-        return ensure_dataset(self._cfg.dataset, Path(self._cfg.cache_dir))
+    def _dataset(self) -> Dataset:
+        return Dataset(self._cfg.dataset, Path(self._cfg.cache_dir).expanduser())
 
     @cached_property
     def _prompts(self) -> list[Prompt]:
         """Held-out rows."""
-        return load_prompts(self._dataset / self._cfg.dataset.eval, limit=self._cfg.eval.final_samples)
+        return self._dataset.prompts("eval", limit=self._cfg.eval.final_samples)
 
     @cached_property
     def _spec(self) -> ModelSpec:
@@ -237,7 +237,7 @@ class _RecipePath:
 
     def data(self) -> str:
         """Rows can be read and their pictures decoded."""
-        rows = load_prompts(self._dataset / self._cfg.dataset.train)
+        rows = self._dataset.prompts("train")
         return f"{len(rows)} training rows, {len(self._prompts)} held-out rows"
 
     def model(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from omnirl.config.schema import Config
-from omnirl.data import ensure_dataset, load_prompts
+from omnirl.data import Dataset
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError, DataError
 from omnirl.media import make_store
@@ -40,17 +40,16 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     """
     run, continued, checkpoint = _find_run(cfg, run_dir)
     console = console or Console()
-    dataset = ensure_dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
-    train_rows = load_prompts(dataset / cfg.dataset.train)
-    eval_rows = load_prompts(dataset / cfg.dataset.eval)
+    dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
+    train_rows, eval_rows = dataset.prompts("train"), dataset.prompts("eval")
     _check_rows(cfg, len(train_rows))
     model = ensure_model(cfg)
     spec = model_spec(cfg, model)
     with ExitStack() as stack:
         env = make_env(cfg.env)
         stack.callback(env.close)
-        _check_gold(env, dataset / cfg.dataset.train, train_rows)
-        _check_gold(env, dataset / cfg.dataset.eval, eval_rows)
+        _check_gold(env, dataset.source("train"), train_rows)
+        _check_gold(env, dataset.source("eval"), eval_rows)
         media = make_store(cfg.media.store)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)

@@ -1,0 +1,35 @@
+"""Layouts of datasets by `dataset.name`: a folder and a split → rows as `omnirl.data.rows` reads them.
+
+Example:
+    LAYOUTS["geometry3k"].rows(Request(folder, "train", cfg, pictures)) → (("…/train-0.parquet, row 0", {"id": …}), …)
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from . import gym, plain, public
+from .request import Request, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`train`, `eval`: the splits that null takes for `dataset.train` and `dataset.eval`; without an `eval`, `dataset.eval_share`
+    of the training rows are held out."""
+
+    rows: Callable[[Request], Rows]
+    train: str
+    eval: str | None
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "jsonl": Layout(plain.jsonl, "train.jsonl", "eval.jsonl"),
+    "parquet": Layout(plain.table, "train", None),
+    "hf": Layout(plain.table, "train", None),
+    "nemo_gym": Layout(gym.rows, "train.jsonl", "validation.jsonl"),
+    "clevr_cogent": Layout(public.clevr_cogent, "train", None),
+    "geometry3k": Layout(public.geometry3k, "train", "validation"),
+    "mmpr_tiny": Layout(public.mmpr_tiny, "mmpr_tiny", None),
+    "refcoco": Layout(public.refcoco, "train", "validation"),
+}
+
+__all__ = ["LAYOUTS", "Layout", "Request", "Rows"]

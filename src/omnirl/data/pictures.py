@@ -1,0 +1,60 @@
+"""Pictures that come inside of rows (bytes of a table, data URLs) → files, so that a prompt holds a path, never bytes.
+
+A file is named by its content, so that equal pictures are stored once, and written whole or not at all.
+
+Example:
+    PictureFolder(Path("~/.cache/omnirl/pictures")).keep(png_bytes, "train.parquet, row 3") → "/…/pictures/4f/4f0c….png"
+"""
+
+import base64
+import binascii
+import os
+import secrets
+from pathlib import Path
+
+import blake3
+
+from omnirl.errors import DataError
+
+_MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp"}
+
+
+class PictureFolder:
+    """Keeps pictures in `folder`, which is made when the first one comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.expanduser().absolute()
+
+    def keep(self, data: bytes, where: str) -> str:
+        """The path of a file with `data`. It is not decoded here. Raises `DataError` when empty, or when the disk refuses."""
+        if not data:
+            raise DataError(f"{where}: the picture is empty (0 bytes); write it again or remove the row")
+        name = blake3.blake3(data).hexdigest(length=16) + _suffix(data)
+        file = self.folder / name[:2] / name
+        if file.is_file():
+            return str(file)
+        draft = file.with_name(f".{name}.{secrets.token_hex(4)}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(data)
+            os.replace(draft, file)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise DataError(
+                f"{where}: its picture cannot be kept in {self.folder} ({error.strerror}); set cache_dir"
+            ) from error
+        return str(file)
+
+    def keep_url(self, url: str, where: str) -> str:
+        """The same for a `data:…;base64,…` URL."""
+        head, comma, body = url.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise DataError(f"{where}: a data URL must read data:image/…;base64,…, found {url!r:.40}")
+        try:
+            return self.keep(base64.b64decode(body, validate=True), where)
+        except binascii.Error as error:
+            raise DataError(f"{where}: the data URL is not valid base64 ({error})") from error
+
+
+def _suffix(data: bytes) -> str:
+    return next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), ".bin")
