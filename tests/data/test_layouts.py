@@ -290,7 +290,7 @@ def test_nemo_gym_tool_calls_are_refused(load, folder):
 @pytest.mark.parametrize("name", sorted(set(LAYOUTS) - {"jsonl", "nemo_gym"}))
 def test_a_split_that_is_not_there_names_those_that_are(load, folder, name):
     write(folder / "test-0.parquet", OWN)
-    with pytest.raises(DataError, match="no split .*; there are: test"):
+    with pytest.raises(DataError, match=r"no split .*; there are: test"):
         load(name)
 
 
@@ -335,5 +335,5 @@ def test_columns_that_make_no_sense(load, folder):
 
 
 def test_layouts_but_jsonl_need_a_folder(tmp_path):
-    with pytest.raises(DataError, match="dataset.name=refcoco needs its folder: set dataset.path"):
+    with pytest.raises(DataError, match=r"dataset.name=refcoco needs its folder: set dataset.path"):
         Dataset(DatasetConfig(name="refcoco"), tmp_path)

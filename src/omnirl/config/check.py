@@ -198,7 +198,7 @@ class Problem:
 def problems(cfg: Config, training: bool = True) -> list[Problem]:
     """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
     found = [*_choices(cfg), *_ranges(cfg)]
-    return found or [*_sizes(cfg), *_vllm(cfg), *_parallel(cfg), *(_training(cfg) if training else ())]
+    return found or [*_sizes(cfg), *_rewards(cfg), *_vllm(cfg), *_parallel(cfg), *(_training(cfg) if training else ())]
 
 
 def unavailable(cfg: Config) -> list[Problem]:
@@ -241,14 +241,6 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     if cfg.backend.name == "megatron" and megatron.max_tokens < megatron.max_requests:
         text = f"is {megatron.max_tokens}, less than max_requests={megatron.max_requests}: each computes a token a step"
         yield Problem("backend.megatron.max_tokens", text)
-    if not any(getattr(cfg.env.rewards, name) for name in REWARDS):
-        yield Problem("env.rewards", "are all 0: at least one weight must be positive")
-    if cfg.env.rewards.custom and not cfg.env.rewards_from:
-        yield Problem("env.rewards.custom", "has a weight, but env.rewards_from names no function")
-    if cfg.dataset.name == "refcoco" and cfg.env.space != cfg.dataset.box_space:
-        yield Problem(
-            "env.space", f"is {cfg.env.space:g}, but the boxes of the rows go to dataset.box_space={cfg.dataset.box_space}"
-        )
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
     if media.min_patches and media.max_patches and media.min_patches > media.max_patches:
@@ -266,6 +258,17 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
             yield Problem(f"model.tiny.{size}", f"is {getattr(tiny, size)}, must divide by {heads}={getattr(tiny, heads)}")
     if tiny.experts_per_token > tiny.num_experts:
         yield Problem("model.tiny.experts_per_token", f"is {tiny.experts_per_token}, more than num_experts={tiny.num_experts}")
+
+
+def _rewards(cfg: Config) -> Iterator[Problem]:
+    if not any(getattr(cfg.env.rewards, name) for name in REWARDS):
+        yield Problem("env.rewards", "are all 0: at least one weight must be positive")
+    if cfg.env.rewards.custom and not cfg.env.rewards_from:
+        yield Problem("env.rewards.custom", "has a weight, but env.rewards_from names no function")
+    if cfg.dataset.name == "refcoco" and cfg.env.space != cfg.dataset.box_space:
+        yield Problem(
+            "env.space", f"is {cfg.env.space:g}, but the boxes of the rows go to dataset.box_space={cfg.dataset.box_space}"
+        )
 
 
 def _vllm(cfg: Config) -> Iterator[Problem]:

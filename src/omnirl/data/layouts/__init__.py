@@ -13,8 +13,8 @@ from .request import Request, Rows
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`train`, `eval`: the splits that null takes for `dataset.train` and `dataset.eval`; without an `eval`, `dataset.eval_share`
-    of the training rows are held out."""
+    """`train`, `eval`: the splits that null takes for `dataset.train` and `dataset.eval`. Without an `eval`,
+    `dataset.eval_share` of the training rows are held out."""
 
     rows: Callable[[Request], Rows]
     train: str
