@@ -1,4 +1,5 @@
-"""Writes what two pages take from the code: `configuration.md` from the schema, `metrics.md` from the glossary.
+"""Writes what pages take from the code: `configuration.md` from the schema, `metrics.md` from the glossary, `pictures.md` from
+the decoder's policy.
 
 The text above a page's marker is written by hand; everything below it is made here.
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from omnirl.config.check import CHOICES, RANGES, UNAVAILABLE
 from omnirl.config.keys import Key, known_keys
+from omnirl.media.policy import RULES
 from omnirl.track import GLOSSARY
 
 DOCS = Path(__file__).resolve().parent
@@ -94,6 +96,11 @@ def metrics() -> str:
     return "\n".join(parts)
 
 
+def pictures() -> str:
+    """The cases of the decoder's policy."""
+    return _table("case outcome rule", ((_escape(r.case), _escape(r.outcome), f"`{r.name}`") for r in RULES))
+
+
 def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> str:
     names = columns.split()
     return "".join(f"| {' | '.join(row)} |\n" for row in (names, ["---"] * len(names), *rows))
@@ -103,7 +110,7 @@ def _escape(text: str) -> str:
     return text.replace("|", r"\|").replace("*", r"\*")
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metrics.md": metrics}
+PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metrics.md": metrics, "pictures.md": pictures}
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ import pytest
 import omnirl
 from omnirl.errors import ConfigError, MediaError
 from omnirl.media import SharedMemoryStore, make_store, pixels_digest
+from omnirl.types import MediaRef
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(omnirl.__path__[0]).parent)}
 
@@ -71,6 +72,63 @@ def test_close_forgets_everything_and_arrays_stay_valid(store):
     np.testing.assert_array_equal(kept, pixels())
     with pytest.raises(MediaError):
         store.get(digest)
+
+
+def ref_of(store, seed, side=512):
+    array = pixels(seed, (side, side, 3))
+    return MediaRef(store.put(array), side, side, 1)
+
+
+@pytest.fixture(params=["memory", "shared_memory"])
+def small(request):
+    """Room for one picture of 512 x 512 and a bit."""
+    made = make_store(request.param, 1)
+    yield made
+    made.close()
+
+
+def test_the_oldest_unclaimed_picture_is_dropped(small):
+    first, second = ref_of(small, 1, 256), ref_of(small, 2, 256)  # 192 KiB each
+    third = ref_of(small, 3, 256)
+    small.get(first.digest)
+    ref_of(small, 4, 512)  # 768 KiB: two must go
+    assert [r.digest in small for r in (first, second, third)] == [True, False, False]
+    assert len(small) == 2
+
+
+def test_a_claimed_picture_stays_while_its_reference_lives(small):
+    claimed = small.claim(ref_of(small, 1))
+    assert small.claim(MediaRef(claimed.digest, 512, 512, 1)) is claimed
+    with pytest.raises(
+        MediaError, match=r"pictures in use \(0.8 MiB\) and the next \(0.8 MiB\) are over the limit of 1 MiB; .*store_mb"
+    ):
+        ref_of(small, 2)
+    array = small.get(claimed.digest)
+    digest = claimed.digest
+    del claimed
+    ref_of(small, 2)
+    assert digest not in small
+    assert small.claim(MediaRef(digest, 512, 512, 1)) is None
+    np.testing.assert_array_equal(array, pixels(1, (512, 512, 3)))
+
+
+def test_a_picture_that_is_larger_than_the_store(small):
+    with pytest.raises(MediaError, match=r"media.store_mb"):
+        ref_of(small, 1, 1024)
+    assert len(small) == 0
+    ref_of(small, 1)
+
+
+def test_a_copy_in_another_process_claims_nothing():
+    store = make_store("shared_memory", 1)
+    try:
+        ref = ref_of(store, 1)
+        copy = pickle.loads(pickle.dumps(store))
+        assert copy.claim(ref) is ref
+        ref_of(store, 2)
+        assert copy.claim(ref) is None
+    finally:
+        store.close()
 
 
 def test_unknown_name():

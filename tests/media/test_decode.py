@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 
 from omnirl.errors import MediaError
-from omnirl.media import load_image
+from omnirl.media import ImagePolicy, load_image
 
-LIMIT = 1_000_000
+POLICY = ImagePolicy(max_pixels=1_000_000)
 
 
 def encoded(picture: Pillow.Image, kind: str = "PNG", **options) -> bytes:
@@ -21,7 +21,7 @@ def encoded(picture: Pillow.Image, kind: str = "PNG", **options) -> bytes:
 
 
 def decoded(data: bytes) -> np.ndarray:
-    return load_image(data, name="it", max_pixels=LIMIT).pixels
+    return load_image(data, name="it", policy=POLICY).pixels
 
 
 def gradient(height=16, width=24) -> np.ndarray:
@@ -30,7 +30,7 @@ def gradient(height=16, width=24) -> np.ndarray:
 
 def test_rgb_is_kept_and_read_only():
     pixels = gradient()
-    image = load_image(encoded(Pillow.fromarray(pixels)), name="it", max_pixels=LIMIT)
+    image = load_image(encoded(Pillow.fromarray(pixels)), name="it", policy=POLICY)
     assert (image.height, image.width, image.source) == (16, 24, "it")
     np.testing.assert_array_equal(image.pixels, pixels)
     assert not image.pixels.flags.writeable
@@ -120,15 +120,15 @@ PNG = encoded(Pillow.fromarray(gradient(64, 64)))
 )
 def test_bad_bytes(data, message):
     with pytest.raises(MediaError, match=f"^images/3.png: .*({message})") as caught:
-        load_image(data, name="images/3.png", max_pixels=LIMIT)
+        load_image(data, name="images/3.png", policy=POLICY)
     assert caught.value.exit_code == 2
 
 
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(MediaError, match=r"a.png: no such file .*a\.png; paths are relative to the dataset file's folder"):
-        load_image(tmp_path / "a.png", name="a.png", max_pixels=LIMIT)
+        load_image(tmp_path / "a.png", name="a.png", policy=POLICY)
     with pytest.raises(MediaError, match=r"cannot be read|cannot read .*directory"):
-        load_image(tmp_path, name="a.png", max_pixels=LIMIT)
+        load_image(tmp_path, name="a.png", policy=POLICY)
 
 
 @pytest.mark.parametrize("side", [9500, 13400])
@@ -140,7 +140,7 @@ def test_size_is_checked_before_decoding(side, recwarn):
         len(body).to_bytes(4) + kind + body + zlib.crc32(kind + body).to_bytes(4) for kind, body in chunks
     )
     with pytest.raises(MediaError, match=r"pixels.*(media.max_pixels|make the picture smaller)"):
-        load_image(data, name="bomb", max_pixels=LIMIT)
+        load_image(data, name="bomb", policy=POLICY)
     assert not recwarn.list
 
 
@@ -158,4 +158,4 @@ def test_damage_gives_a_picture_or_a_media_error(at, noise, data):
 
 def test_a_null_character_in_a_path_is_a_media_error():
     with pytest.raises(MediaError, match="cannot read"):
-        load_image(Path("a\0b"), name="row 1", max_pixels=100)
+        load_image(Path("a\0b"), name="row 1", policy=POLICY)

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image as Pillow
 
 from omnirl.config.schema import PromptConfig
-from omnirl.media import DictStore, GridRule, MediaLoader
+from omnirl.media import DictStore, GridRule, ImagePolicy, MediaLoader
 from omnirl.models.nemotron_omni.tokenizer import MEDIA, save_tokenizer
 from omnirl.prompt import PromptEncoder, Tokenizer
 from omnirl.types import ModelSpec
@@ -45,7 +45,7 @@ def pictures(tmp_path_factory) -> Path:
 @pytest.fixture
 def make_encoder(tokenizer, spec):
     def make(context=2048, max_new_tokens=16, max_media=8, cache_size=8192, **prompt) -> PromptEncoder:
-        loader = MediaLoader(DictStore(), spec.rule, max_pixels=10**6)
+        loader = MediaLoader(DictStore(), spec.rule, ImagePolicy(max_pixels=10**6))
         return PromptEncoder(
             tokenizer,
             spec,

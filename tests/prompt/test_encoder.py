@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnirl.errors import DataError, MediaError, PlaceholderMismatch, PromptTooLong
-from omnirl.media import patchify
+from omnirl.media import DictStore, patchify
 from omnirl.types import ImagePart, Message, Prompt, TextPart
 
 RED, WIDE = ImagePart("red.png"), ImagePart("wide.png")
@@ -78,10 +78,10 @@ def test_no_text_makes_a_media_id(shared_encoder, spec, texts):
 @pytest.fixture(scope="module")
 def shared_encoder(tokenizer, spec):
     from omnirl.config.schema import PromptConfig
-    from omnirl.media import DictStore, GridRule, MediaLoader
+    from omnirl.media import DictStore, GridRule, ImagePolicy, MediaLoader
     from omnirl.prompt import PromptEncoder
 
-    loader = MediaLoader(DictStore(), GridRule(16, 2, 16, 256), max_pixels=10**6)
+    loader = MediaLoader(DictStore(), GridRule(16, 2, 16, 256), ImagePolicy(max_pixels=10**6))
     return PromptEncoder(tokenizer, spec, loader, PromptConfig(), context=10**6, max_new_tokens=1, max_media=1, cache_size=2)
 
 
@@ -161,6 +161,22 @@ def test_the_cache_is_bounded_and_keyed_by_content(make_encoder, pictures):
     assert encoder.encode(prompt("b")).ids.tolist() != first.ids.tolist()
     encoder.encode(prompt("c"))
     assert encoder.encode(prompt("a")) is not first
+
+
+def test_the_cache_keeps_no_picture_alive_and_reads_what_was_dropped(make_encoder, pictures):
+    encoder = make_encoder()
+    encoder.loader.store = DictStore(12288 + 36864 - 1)  # either picture, not both
+    red, wide = prompt(RED, root=pictures), prompt(WIDE, root=pictures)
+    first = encoder.encode(red)
+    with pytest.raises(MediaError, match="pictures in use"):
+        encoder.encode(wide)
+    assert encoder.encode(red).media[0] is first.media[0]
+    digest = first.media[0].digest
+    del first
+    encoder.encode(wide)
+    assert digest not in encoder.loader.store
+    assert encoder.encode(red).media[0].digest == digest
+    assert digest in encoder.loader.store
 
 
 def test_a_cached_step_takes_no_time(make_encoder, pictures):

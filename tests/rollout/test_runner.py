@@ -46,7 +46,7 @@ def make(omni, engines):
         encoder = PromptEncoder(
             Tokenizer.load(omni.path),
             omni.spec,
-            MediaLoader(omni.store, rule, 10**6),
+            MediaLoader(omni.store, rule),
             PromptConfig(),
             context=512,
             max_new_tokens=16,

@@ -119,6 +119,9 @@ RANGES: dict[str, Range] = {
     "dataset.synthetic.min_radius": POSITIVE,
     "dataset.synthetic.max_radius": POSITIVE,
     "media.max_pixels": COUNT,
+    "media.max_bytes": COUNT,
+    "media.fetch_timeout_s": POSITIVE,
+    "media.store_mb": COUNT,
     "media.max_per_prompt": COUNT,
     "algo.group_size": Range(2),
     "algo.prompts_per_step": COUNT,
@@ -198,7 +201,14 @@ class Problem:
 def problems(cfg: Config, training: bool = True) -> list[Problem]:
     """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
     found = [*_choices(cfg), *_ranges(cfg)]
-    return found or [*_sizes(cfg), *_rewards(cfg), *_vllm(cfg), *_parallel(cfg), *(_training(cfg) if training else ())]
+    return found or [
+        *_sizes(cfg),
+        *_media(cfg),
+        *_rewards(cfg),
+        *_vllm(cfg),
+        *_parallel(cfg),
+        *(_training(cfg) if training else ()),
+    ]
 
 
 def unavailable(cfg: Config) -> list[Problem]:
@@ -233,7 +243,7 @@ def _ranges(cfg: Config) -> Iterator[Problem]:
 
 
 def _sizes(cfg: Config) -> Iterator[Problem]:
-    tiny, synthetic, media = cfg.model.tiny, cfg.dataset.synthetic, cfg.media
+    tiny, synthetic = cfg.model.tiny, cfg.dataset.synthetic
     context, new = cfg.backend.max_model_len, cfg.rollout.max_new_tokens
     if new >= context:
         yield Problem("rollout.max_new_tokens", f"is {new}, no room for a prompt in backend.max_model_len={context}")
@@ -243,8 +253,6 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
         yield Problem("backend.megatron.max_tokens", text)
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
-    if media.min_patches and media.max_patches and media.min_patches > media.max_patches:
-        yield Problem("media.min_patches", f"is {media.min_patches}, more than max_patches={media.max_patches}")
     if cfg.model.path is not None:
         return
     if not re.fullmatch(r"[M*E-]+", tiny.pattern):
@@ -269,6 +277,16 @@ def _rewards(cfg: Config) -> Iterator[Problem]:
         yield Problem(
             "env.space", f"is {cfg.env.space:g}, but the boxes of the rows go to dataset.box_space={cfg.dataset.box_space}"
         )
+
+
+def _media(cfg: Config) -> Iterator[Problem]:
+    media = cfg.media
+    if media.min_patches and media.max_patches and media.min_patches > media.max_patches:
+        yield Problem("media.min_patches", f"is {media.min_patches}, more than max_patches={media.max_patches}")
+    if not re.fullmatch(r"white|black|grey|#[0-9a-fA-F]{6}", media.background):
+        yield Problem("media.background", f"is {media.background!r}, must be white, black, grey or #rrggbb")
+    if media.http_hosts and not media.allow_http:
+        yield Problem("media.http_hosts", "lists hosts, but media.allow_http is false: set it to true, or leave the list empty")
 
 
 def _vllm(cfg: Config) -> Iterator[Problem]:

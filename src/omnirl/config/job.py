@@ -21,7 +21,7 @@ from omnirl.config.paths import shown
 from omnirl.config.recipe import Recipe, leaves, plain
 from omnirl.errors import ConfigError, HardwareError
 
-PATH_KEYS = ("cache_dir", "model.path", "dataset.path", "prompt.template", "checkpoint.resume")
+PATH_KEYS = ("cache_dir", "model.path", "dataset.path", "prompt.template", "media.root", "checkpoint.resume")
 
 MISSING_REMEDY = {
     "model.path": "give the checkpoint directory: model.path=DIR",

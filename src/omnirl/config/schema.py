@@ -193,7 +193,14 @@ class MediaConfig:
     min_patches: int | None = None  #: fewest patches of a picture; null takes the checkpoint's
     max_patches: int | None = None  #: most patches of a picture; null takes the checkpoint's
     max_pixels: int = 100_000_000  #: a picture with more pixels in its header is refused before decoding
+    max_bytes: int = 67_108_864  #: a larger file or body is refused
+    background: str = "white"  #: colour under transparent pixels: white, black, grey or #rrggbb
+    root: str | None = None  #: folder in which all files must lie, links resolved; null allows any
+    allow_http: bool = False  #: fetch http(s) URLs, from public addresses only
+    http_hosts: list[str] = field(default_factory=list)  #: hosts that may have a private address
+    fetch_timeout_s: float = 10.0  #: longest fetch of one URL, redirects and body included, in seconds
     store: str = "memory"  #: memory or shared_memory
+    store_mb: int = 4096  #: most pixels that the store keeps, in MiB; what a running step uses is never dropped
     max_per_prompt: int = 8  #: most pictures of one prompt
 
 

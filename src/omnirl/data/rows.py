@@ -134,7 +134,5 @@ def _part(value: Any, where: str) -> Part:
 
 def _path(value: Any, where: str) -> ImagePart:
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where} must be the path of a picture, found {value!r:.80}")
-    if "://" in value or value.startswith("data:"):
-        raise DataError(f"{where} is a URL ({value!r:.80}); save the picture to a file and give its path")
+        raise DataError(f"{where} must be the path or URL of a picture, found {value!r:.80}")
     return ImagePart(value)

@@ -4,17 +4,24 @@ from .decode import load_image
 from .grid import GridRule
 from .loader import MediaLoader
 from .pixels import normalize, patchify, pixels_digest, resize
+from .policy import ImagePolicy, parse_color
+from .sources import Sources, located, shortened
 from .store import DictStore, SharedMemoryStore, make_store
 
 __all__ = [
     "DictStore",
     "GridRule",
+    "ImagePolicy",
     "MediaLoader",
     "SharedMemoryStore",
+    "Sources",
     "load_image",
+    "located",
     "make_store",
     "normalize",
+    "parse_color",
     "patchify",
     "pixels_digest",
     "resize",
+    "shortened",
 ]

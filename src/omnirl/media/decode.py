@@ -1,10 +1,10 @@
-"""The one decoder: a picture file or its bytes → canonical RGB `Image`, or a `MediaError` that says why not.
+"""The one decoder: a picture as file, bytes, PIL object or array → canonical RGB `Image`, or a `MediaError` that says why not.
 
-Canonical means: orientation from EXIF applied, transparency on white, 16 bits scaled to 8, RGB, fully decoded. Dataset, server
-and tool results all pass here, so that every engine and trainer sees the same pixels.
+Canonical means: orientation from EXIF applied, transparency on the background, 16 bits scaled to 8, RGB, fully decoded.
+Dataset, server and tool results all pass here, so that every engine and trainer sees the same pixels. Cases: `policy.RULES`.
 
 Example:
-    load_image(Path("images/17.png"), name="images/17.png (prompt 'train-17')", max_pixels=100_000_000)
+    load_image(Path("images/17.png"), name="images/17.png (prompt 'train-17')")
 """
 
 import struct
@@ -21,16 +21,24 @@ from PIL import UnidentifiedImageError
 from omnirl.errors import MediaError
 from omnirl.types import Image
 
+from .arrays import from_array, scale_16_bits
+from .files import read_file
+from .headers import check_header, describe
 from .pixels import pixels_digest
+from .policy import Color, ImagePolicy
 
 # Raster formats only: some of Pillow's other readers start programs (EPS).
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 # What Pillow's readers raise on damaged files.
 _DECODE_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError),
-    *(struct.error, zlib.error),
+    *(struct.error, zlib.error, MemoryError, AttributeError, ZeroDivisionError),
 )
+
+_CONVERTIBLE = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"})
+_TRANSPARENT = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_16_BIT = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 
 _ORIENTATION_TAG = 0x0112
 _ORIENTATIONS = {
@@ -43,74 +51,102 @@ _ORIENTATIONS = {
     8: Pillow.Transpose.ROTATE_90,
 }
 
+Source = Path | bytes | Pillow.Image | np.ndarray
 
-def load_image(source: Path | bytes, *, name: str, max_pixels: int) -> Image:
-    """Decode `source`; of an animation the first frame. `name` is used in messages, `max_pixels` bounds height × width.
 
-    Raises `MediaError` naming the picture, the reason and the remedy: missing, empty, not a picture, too large (read from the
-    header, before anything is decoded), truncated or corrupt, or without a defined conversion to 8 bits.
+def load_image(source: Source, *, name: str, policy: ImagePolicy | None = None) -> Image:
+    """Decode `source`; of an animation the first frame. `name` is used in messages.
+
+    Raises `MediaError` naming the picture, the reason and the remedy.
     """
-    data = source if isinstance(source, bytes) else _read(source, name)
-    if not data:
-        raise MediaError(f"{name}: the file is empty; write it again or remove the row")
-    with _open(data, name) as picture:
-        width, height = picture.size
-        if width * height > max_pixels:
-            raise MediaError(
-                f"{name}: {width}x{height} = {width * height} pixels is over the limit of {max_pixels}; "
-                "make the picture smaller or raise `media.max_pixels`"
-            )
-        try:
-            picture.load()
-            pixels = _canonical(picture, name)
-        except MediaError:
-            raise
-        except _DECODE_ERRORS as error:
-            raise MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or remove the row") from error
+    policy = policy or ImagePolicy()
+    if isinstance(source, np.ndarray):
+        _check_size(source.shape[1::-1] if source.ndim > 1 else (0, 0), name, policy)
+        picture = from_array(source, name)
+    elif isinstance(source, Pillow.Image):
+        picture = source
+    else:
+        data = source if isinstance(source, bytes) else read_file(source, name=name, max_bytes=policy.max_bytes)
+        picture = _open(data, name, policy)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # damaged EXIF is a case of the policy, not of the terminal
+            pixels = _decode(picture, name, policy)
+    except MediaError:
+        raise
+    except _DECODE_ERRORS as error:
+        raise _damaged(name, error) from error
     pixels.flags.writeable = False
     return Image(pixels, name, pixels_digest(pixels))
 
 
-def _read(path: Path, name: str) -> bytes:
+def _open(data: bytes, name: str, policy: ImagePolicy) -> Pillow.Image:
+    """The header is read, nothing is decoded yet."""
+    if not data:
+        raise MediaError(f"{name}: the file is empty; write it again or remove the row")
+    if len(data) > policy.max_bytes:
+        raise MediaError(f"{name}: {len(data)} bytes are over the limit of {policy.max_bytes} (`media.max_bytes`)")
     try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise MediaError(f"{name}: no such file {path}; paths are relative to the dataset file's folder") from error
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = getattr(error, "strerror", None) or error
-        raise MediaError(f"{name}: cannot read {str(path)!r} ({reason}); check the path and its permissions") from error
-
-
-def _open(data: bytes, name: str) -> Pillow.Image:
-    try:
+        check_header(data, lambda size: _check_size(size, name, policy))
         with warnings.catch_warnings():
             # the size policy is `max_pixels`, which may be above or below Pillow's own
-            warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)
-            return Pillow.open(BytesIO(data), formats=_FORMATS)
+            warnings.simplefilter("ignore")
+            return Pillow.open(BytesIO(data), formats=FORMATS)
     except Pillow.DecompressionBombError as error:
         raise MediaError(f"{name}: {error}; make the picture smaller") from error
     except UnidentifiedImageError as error:
-        found = "an HTML or XML page" if data.lstrip()[:1] == b"<" else f"a file that begins with {data[:12]!r}"
-        raise MediaError(f"{name}: not a picture but {found}; supported are {', '.join(_FORMATS)}") from error
+        raise MediaError(f"{name}: not a picture but {describe(data)}; supported are {', '.join(FORMATS)}") from error
+    except MediaError:
+        raise
     except _DECODE_ERRORS as error:
-        raise MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or remove the row") from error
+        raise _damaged(name, error) from error
 
 
-def _canonical(picture: Pillow.Image, name: str) -> NDArray[np.uint8]:
-    """uint8 `[H, W, 3]` of a loaded picture."""
+def _check_size(size: tuple[int, ...], name: str, policy: ImagePolicy) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise MediaError(f"{name}: a picture of {width}x{height} pixels holds nothing; write it again or remove the row")
+    if width * height > policy.max_pixels:
+        raise MediaError(
+            f"{name}: {width}x{height} = {width * height} pixels is over the limit of {policy.max_pixels}; "
+            "make the picture smaller or raise `media.max_pixels`"
+        )
+
+
+def _damaged(name: str, error: BaseException) -> MediaError:
+    if "MAX_TEXT" in str(error) or "Decompressed data too large" in str(error):
+        return MediaError(f"{name}: its compressed metadata unpacks to more than 1 MiB; save the picture without metadata")
+    return MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or remove the row")
+
+
+def _decode(picture: Pillow.Image, name: str, policy: ImagePolicy) -> NDArray[np.uint8]:
+    """uint8 `[H, W, 3]`."""
+    _check_size(picture.size, name, policy)
+    format_name = picture.format
+    picture.load()
     orientation = _orientation(picture)
-    if picture.mode.startswith("I"):
-        picture = _from_16_bits(picture, name)
-    elif picture.mode == "F":
-        raise MediaError(f"{name}: floating-point pixels have no defined range; save the picture with 8 bits a channel")
-    if picture.has_transparency_data:
-        layer = picture.convert("RGBA")
-        picture = Pillow.alpha_composite(Pillow.new("RGBA", layer.size, "white"), layer)
-    if picture.mode != "RGB":
-        picture = picture.convert("RGB")
+    if picture.mode in _16_BIT or (picture.mode == "I" and format_name == "PPM"):  # Pillow scales PGM to 16 bits
+        picture = _from_16_bits(picture)
+    elif picture.mode not in _CONVERTIBLE:
+        raise MediaError(f"{name}: {_kind(picture.mode)} have no defined range; save the picture as RGB with 8 bits a channel")
+    picture = _flatten(picture, policy.background)
     if orientation in _ORIENTATIONS:
         picture = picture.transpose(_ORIENTATIONS[orientation])
-    return np.array(picture)
+    return np.asarray(picture)
+
+
+def _kind(mode: str) -> str:
+    return {"I": "32-bit pixels", "F": "floating-point pixels"}.get(mode, f"pixels of mode {mode}")
+
+
+def _flatten(picture: Pillow.Image, background: Color) -> Pillow.Image:
+    """RGB, with what is transparent blended with `background`."""
+    if picture.mode in _TRANSPARENT or picture.has_transparency_data:
+        if picture.mode == "La":  # Pillow converts premultiplied grey only step by step
+            picture = picture.convert("LA")
+        layer = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+        picture = Pillow.alpha_composite(Pillow.new("RGBA", layer.size, background), layer)
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
 def _orientation(picture: Pillow.Image) -> int:
@@ -122,14 +158,12 @@ def _orientation(picture: Pillow.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _from_16_bits(picture: Pillow.Image, name: str) -> Pillow.Image:
-    """16-bit grey → 8 bits by 65535 → 255 (Pillow would clip), with a transparent grey value as alpha."""
-    values = np.array(picture, dtype=np.int64)
-    if values.min(initial=0) < 0 or values.max(initial=0) > 0xFFFF:
-        raise MediaError(f"{name}: 32-bit pixels have no defined range; save the picture with 8 bits a channel")
-    grey = (values // 257).astype(np.uint8)
+def _from_16_bits(picture: Pillow.Image) -> Pillow.Image:
+    """16-bit grey → 8 bits, with a transparent grey value as alpha."""
+    values = np.array(picture, dtype=np.int64).clip(0, 0xFFFF).astype(np.uint16)
+    grey = scale_16_bits(values)
     transparent = picture.info.get("transparency")
     if not isinstance(transparent, int):
         return Pillow.fromarray(grey)
     alpha = np.where(values == transparent, 0, 255).astype(np.uint8)
-    return Pillow.fromarray(np.stack([grey, alpha], axis=-1), mode="LA")
+    return Pillow.fromarray(np.stack([grey, alpha], axis=-1))

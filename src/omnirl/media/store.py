@@ -1,5 +1,7 @@
 """Media stores: content hash → resized RGB pixels, in this process or in shared memory of the machine.
 
+A limit (`media.store_mb`) drops what no living reference claims, the least recently used first.
+
 Example:
     digest = store.put(pixels)           # uint8 [H, W, 3]
     store.get(digest)                    # the same pixels, read-only
@@ -12,35 +14,47 @@ import os
 import secrets
 import struct
 from multiprocessing.shared_memory import SharedMemory
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnirl.errors import ConfigError, MediaError
-from omnirl.types import MediaStore
+from omnirl.types import MediaRef, MediaStore
 
 from .pixels import pixels_digest
+from .recency import Recency
 
 
 class DictStore:
-    """Pixels in a dict of this process."""
+    """Pixels in a dict of this process; at most `max_bytes` of them. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
         self._pixels: dict[str, NDArray[np.uint8]] = {}
+        self._recency = Recency(max_bytes)
+        self._lock = RLock()
 
     def put(self, pixels: NDArray[np.uint8]) -> str:
         digest = pixels_digest(pixels)
-        if digest not in self._pixels:
-            kept = pixels if not pixels.flags.writeable else pixels.copy()
-            kept.flags.writeable = False
-            self._pixels[digest] = kept
+        with self._lock:
+            if digest not in self._pixels:
+                for old in self._recency.add(digest, pixels.nbytes):
+                    del self._pixels[old]
+                kept = pixels if not pixels.flags.writeable else pixels.copy()
+                kept.flags.writeable = False
+                self._pixels[digest] = kept
         return digest
 
     def get(self, digest: str) -> NDArray[np.uint8]:
-        try:
+        with self._lock:
+            if digest not in self._pixels:
+                raise _unknown(digest)
+            self._recency.touch(digest)
             return self._pixels[digest]
-        except KeyError:
-            raise _unknown(digest) from None
+
+    def claim(self, ref: MediaRef) -> MediaRef | None:
+        with self._lock:
+            return self._recency.claim(ref) if ref.digest in self._pixels else None
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._pixels
@@ -49,20 +63,25 @@ class DictStore:
         return len(self._pixels)
 
     def close(self) -> None:
-        self._pixels.clear()
+        with self._lock:
+            self._pixels.clear()
+            self._recency.clear()
 
 
 class SharedMemoryStore:
     """One shared-memory segment a picture: header (height, width as two uint32), then RGB bytes.
 
     The process that makes the store owns the segments: only it puts, and its `close` unlinks them. A pickled copy reads, also
-    what is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`.
+    what is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`, and after the owner has
+    dropped their picture. At most `max_bytes` of pixels; thread-safe.
     """
 
     _HEADER = struct.Struct("<II")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
         self._prefix = f"omnirl{secrets.token_hex(4)}"
+        self._recency = Recency(max_bytes)
+        self._lock = RLock()
         self._segments: dict[str, SharedMemory] = {}
         self._seen: set[str] = set()
         self._owner = True
@@ -72,6 +91,7 @@ class SharedMemoryStore:
 
     def __setstate__(self, prefix: str) -> None:
         self._prefix, self._segments, self._seen, self._owner = prefix, {}, set(), False
+        self._recency, self._lock = Recency(None), RLock()
 
     def put(self, pixels: NDArray[np.uint8]) -> str:
         digest = pixels_digest(pixels)
@@ -80,7 +100,15 @@ class SharedMemoryStore:
         if not self._owner:
             raise MediaError("only the process that made a shared-memory store can add pictures to it")
         content = self._HEADER.pack(*pixels.shape[:2]) + pixels.tobytes()
-        self._segments[digest] = self._create(digest, content)
+        with self._lock:
+            if digest not in self:
+                for old in self._recency.add(digest, pixels.nbytes):
+                    self._segments.pop(old).unlink()
+                try:
+                    self._segments[digest] = self._create(digest, content)
+                except MediaError:
+                    self._recency.forget(digest)
+                    raise
         return digest
 
     def get(self, digest: str) -> NDArray[np.uint8]:
@@ -95,9 +123,20 @@ class SharedMemoryStore:
         finally:
             os.close(descriptor)
         height, width = self._HEADER.unpack_from(view)
-        self._seen.add(digest)
+        if self._owner:
+            with self._lock:
+                self._recency.touch(digest)
+        else:
+            self._seen.add(digest)
         flat = np.frombuffer(view, dtype=np.uint8, count=height * width * 3, offset=self._HEADER.size)
         return flat.reshape(height, width, 3)
+
+    def claim(self, ref: MediaRef) -> MediaRef | None:
+        """In a copy the reference itself: what the owner keeps is the owner's to know."""
+        with self._lock:
+            if ref.digest not in self:
+                return None
+            return self._recency.claim(ref) if self._owner else ref
 
     def __contains__(self, digest: str) -> bool:
         if self._owner:
@@ -113,8 +152,10 @@ class SharedMemoryStore:
 
     def close(self) -> None:
         """Unlink all segments (owner) or forget them (copy). Idempotent."""
-        while self._segments:
-            self._segments.popitem()[1].unlink()
+        with self._lock:
+            while self._segments:
+                self._segments.popitem()[1].unlink()
+            self._recency.clear()
         self._seen.clear()
 
     def _name(self, digest: str) -> str:
@@ -150,13 +191,15 @@ class SharedMemoryStore:
                 os.close(descriptor)
 
 
-def make_store(name: str) -> MediaStore:
-    """`memory` or `shared_memory` (`media.store`). Raises `ConfigError` for anything else."""
+def make_store(name: str, max_mb: int | None = None) -> MediaStore:
+    """`memory` or `shared_memory` (`media.store`) of at most `max_mb` MiB. Raises `ConfigError` for anything else."""
     stores: dict[str, type[DictStore] | type[SharedMemoryStore]] = {"memory": DictStore, "shared_memory": SharedMemoryStore}
     if name not in stores:
         raise ConfigError(f"media.store={name!r}: choose one of {', '.join(stores)}")
-    return stores[name]()
+    return stores[name](None if max_mb is None else max_mb * 2**20)
 
 
 def _unknown(digest: str) -> MediaError:
-    return MediaError(f"no picture {digest} in the media store; it was never put there, or the store is closed")
+    return MediaError(
+        f"no picture {digest} in the media store: never put there, dropped (`media.store_mb`), or the store is closed"
+    )

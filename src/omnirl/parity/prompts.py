@@ -5,9 +5,9 @@ Example:
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from omnirl.errors import DataError
+from omnirl.media import located
 from omnirl.types import ImagePart, Message, Prompt, TextPart
 
 KINDS = ("text", "1 picture", "2 pictures")
@@ -17,7 +17,7 @@ def mixed_prompts(rows: Sequence[Prompt], count: int) -> list[Prompt]:
     """`count` prompts with distinct ids; `meta["kind"]` says which kind. Raises `DataError` when `rows` hold fewer than two
     pictures."""
     pictures = [
-        str(Path(row.root, part.path)) for row in rows for message in row.messages for part in message.parts
+        located(part.path, row.root) for row in rows for message in row.messages for part in message.parts
         if isinstance(part, ImagePart)
     ]  # fmt: skip
     if len(pictures) < 2:

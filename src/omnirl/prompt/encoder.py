@@ -12,7 +12,7 @@ Example:
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from omnirl.config.schema import PromptConfig
 from omnirl.errors import DataError, MediaError, PromptTooLong
-from omnirl.media import MediaLoader
+from omnirl.media import MediaLoader, shortened
 from omnirl.types import CompactIds, EncodedPrompt, ImagePart, Message, ModelSpec, Part, Prompt, TextPart
 
 from .expand import expand
@@ -36,7 +36,8 @@ class PromptEncoder:
     """Encodes prompts and decodes completions for one checkpoint.
 
     `context`: the longest sequence (`backend.max_model_len`), of which `max_new_tokens` are kept for the completion. A row's
-    own system message wins over `cfg.system`. The last `cache_size` encoded prompts are remembered. Thread-safe.
+    own system message wins over `cfg.system`. The last `cache_size` encoded prompts are remembered, which claims none of their
+    pictures: what the store has dropped is read again. Thread-safe.
     """
 
     def __init__(
@@ -70,15 +71,24 @@ class PromptEncoder:
         (after expansion), `DataError` (the template refuses the messages); each names the prompt."""
         key = (prompt.id, prompt.root, prompt.messages)
         with self._lock:
-            if (known := self._cache.get(key)) is not None:
+            known = self._cache.get(key)
+            if known is not None:
                 self._cache.move_to_end(key)
-                return known
+        if known is not None and (found := self._claimed(known)) is not None:
+            return found
         encoded = self._encode(prompt)
         with self._lock:
-            self._cache[key] = encoded
+            self._cache[key] = replace(encoded, media=tuple(map(replace, encoded.media))) if encoded.media else encoded
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
         return encoded
+
+    def _claimed(self, known: EncodedPrompt) -> EncodedPrompt | None:
+        """The same with references that keep their pictures; None when one is no longer in the store."""
+        if not known.media:
+            return known
+        media = tuple(ref for ref in map(self.loader.store.claim, known.media) if ref is not None)
+        return replace(known, media=media) if len(media) == len(known.media) else None
 
     def encode_target(self, prompt: Prompt) -> NDArray[np.int32]:
         """int32 ids of the row's target and the stop id. Raises `DataError` for a row without a target."""
@@ -112,7 +122,7 @@ class PromptEncoder:
         if len(paths) > self.max_media:
             raise MediaError(f"{name}: {len(paths)} pictures, the limit is {self.max_media} (`media.max_per_prompt`)")
         compact = CompactIds(self._ids(self.render(prompt)))
-        media = tuple(self.loader.load(Path(prompt.root, path), name=f"{path} ({name})") for path in paths)
+        media = tuple(self.loader.load(path, base=prompt.root, name=f"{shortened(path)} ({name})") for path in paths)
         ids, positions = expand(compact, [ref.num_tokens for ref in media], self.spec, name=name)
         self._check_length(len(ids), sum(ref.num_tokens for ref in media), name)
         return EncodedPrompt(prompt.id, ids, media, positions)

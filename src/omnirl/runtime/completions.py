@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from omnirl.errors import ConfigError, EngineError, OmnirlError
+from omnirl.media import shortened
 from omnirl.types import ImagePart, Prompt, Reward, TextPart, Turn
 
 
@@ -63,7 +64,7 @@ def readable_prompt(prompt: Prompt, row: dict[str, Any]) -> str:
     lines = [f"{prompt.id}  ({len(row['prompt_ids'])} tokens)"]
     for path, medium in zip(paths, row["media"], strict=True):
         height, width = medium["size"]
-        lines.append(f"  {path}  {width}x{height} pixels, {medium['tokens']} tokens")
+        lines.append(f"  {shortened(path)}  {width}x{height} pixels, {medium['tokens']} tokens")
     lines += [f"  {line}" for part in parts if isinstance(part, TextPart) for line in part.text.splitlines()]
     return visible("\n".join(lines))
 

@@ -17,14 +17,13 @@ from omnirl.config.schema import Config
 from omnirl.data import load_prompts
 from omnirl.envs import make_env
 from omnirl.errors import ConfigError, DataError, MediaError
-from omnirl.media import make_store
 from omnirl.prompt import PromptEncoder
 from omnirl.rollout import RolloutRunner
 from omnirl.types import Deadline, Environment, ImagePart, Message, Prompt, TextPart, Turn
 
 from .completions import completion_row, json_line, new_file, readable_completion, readable_prompt
 from .models import ensure_model
-from .session import engine_group, make_encoder, model_spec
+from .session import engine_group, make_encoder, media_store, model_spec
 
 #: requests that are handed to the engine at once; each such part has `rollout.timeout_s`
 PART = 256
@@ -60,7 +59,7 @@ def generate(cfg: Config, request: GenerateRequest) -> int:
     with ExitStack() as stack:
         env = make_env(cfg.env)
         stack.callback(env.close)
-        store = make_store(cfg.media.store)
+        store = media_store(cfg)
         stack.callback(store.close)
         spec = model_spec(cfg, ensure_model(cfg))
         encoder = make_encoder(cfg, spec, store)

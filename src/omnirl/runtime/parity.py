@@ -26,7 +26,6 @@ from omnirl.config.check import CHOICES
 from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.errors import ConfigError, ParityError
-from omnirl.media import make_store
 from omnirl.parity import GATES, Answer, PairReport, compare, mixed_prompts
 from omnirl.sync import WeightTransfer
 from omnirl.types import (
@@ -41,7 +40,7 @@ from omnirl.types import (
 )
 
 from .models import ensure_model
-from .session import engine_group, make_encoder, model_spec, trainer_group
+from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 
 TRAINER = "trainer:torch"
 STAGES = ("loaded", "refitted")
@@ -104,7 +103,7 @@ class _Session:
         self._cfg = cfg
         self._checkpoint = ensure_model(cfg)
         spec = model_spec(cfg, self._checkpoint)
-        self._store: MediaStore = make_store(cfg.media.store)
+        self._store: MediaStore = media_store(cfg)
         stack.callback(self._store.close)
         encoder = make_encoder(cfg, spec, self._store)
         dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())

@@ -11,6 +11,7 @@ from typing import Any
 
 from omnirl.algo.finish import sequence_error
 from omnirl.errors import CheckpointError
+from omnirl.media import located, shortened
 from omnirl.types import EncodedPrompt, Group, Prompt, TextPart, TrainingBatch, TrainingSample, Trajectory
 
 Decode = Callable[[Iterable[int]], str]
@@ -59,7 +60,7 @@ def _messages(prompt: Prompt, encoded: EncodedPrompt) -> tuple[list[dict[str, An
                 parts.append(part.text)
                 continue
             parts.append(len(media))
-            media.append({"path": str(Path(prompt.root, part.path).absolute())})
+            media.append({"path": shortened(located(part.path, str(Path(prompt.root).absolute())))})
         messages.append({"role": message.role, "parts": parts})
     refs = encoded.media if len(encoded.media) == len(media) else ()  # a medium may be more than one reference
     for entry, ref in zip(media, refs, strict=False):

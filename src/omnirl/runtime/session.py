@@ -14,7 +14,7 @@ from typing import Any
 
 from omnirl.config.schema import Config
 from omnirl.errors import ConfigError
-from omnirl.media import DictStore, MediaLoader
+from omnirl.media import DictStore, ImagePolicy, MediaLoader, Sources, make_store, parse_color
 from omnirl.models import read_spec
 from omnirl.prompt import PromptEncoder, Tokenizer
 from omnirl.types import MediaStore, ModelSpec, WorkerGroup
@@ -30,12 +30,30 @@ def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
     return dataclasses.replace(spec, rule=spec.rule.within(cfg.media.min_patches, cfg.media.max_patches))
 
 
+def media_store(cfg: Config) -> MediaStore:
+    """The store that `media.store` names, of at most `media.store_mb`."""
+    return make_store(cfg.media.store, cfg.media.store_mb)
+
+
+def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
+    """The one way from a source to pixels, with the limits of `media`."""
+    media = cfg.media
+    sources = Sources(
+        root=None if media.root is None else Path(media.root),
+        allow_http=media.allow_http,
+        http_hosts=frozenset(media.http_hosts),
+        fetch_timeout_s=media.fetch_timeout_s,
+        max_bytes=media.max_bytes,
+    )
+    return MediaLoader(store, spec.rule, ImagePolicy(media.max_pixels, media.max_bytes, parse_color(media.background)), sources)
+
+
 def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncoder:
     """The one encoder of a run."""
     return PromptEncoder(
         Tokenizer.load(spec.path),
         spec,
-        MediaLoader(store, spec.rule, cfg.media.max_pixels),
+        make_loader(cfg, spec, store),
         cfg.prompt,
         context=min(cfg.backend.max_model_len, spec.context),
         max_new_tokens=cfg.rollout.max_new_tokens,

@@ -23,7 +23,6 @@ from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError, ConfigError, OmnirlError, ParityError
-from omnirl.media import make_store
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import Check, CheckTable, Verdict, read_rows
@@ -32,7 +31,7 @@ from omnirl.types import Deadline, ModelSpec, Prompt, TrainingBatch, TrainingSam
 from .checkpoints import STATE, Checkpoint, CheckpointStore
 from .export import export
 from .models import ensure_model
-from .session import engine_group, make_encoder, model_spec, trainer_group
+from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 from .train import train
 
 #: smallest recipe of each kind of layer: attention, Mamba-2, experts
@@ -152,7 +151,7 @@ class _RecipePath:
         self._folder = folder
         self._run = folder / "run"
         self._stack = stack
-        self._store = make_store(cfg.media.store)
+        self._store = media_store(cfg)
         stack.callback(self._store.close)
 
     def checks(self) -> list[tuple[str, Callable[[], str]]]:

@@ -14,7 +14,6 @@ from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError, DataError
-from omnirl.media import make_store
 from omnirl.prompt import PromptEncoder
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
@@ -27,7 +26,7 @@ from .ending import with_ending
 from .models import ensure_model
 from .parts import Parts, RunState
 from .run_folder import RunFolder
-from .session import engine_group, make_encoder, model_spec, trainer_group
+from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 
 _TRIED = 8
 
@@ -50,7 +49,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         stack.callback(env.close)
         _check_gold(env, dataset.source("train"), train_rows)
         _check_gold(env, dataset.source("eval"), eval_rows)
-        media = make_store(cfg.media.store)
+        media = media_store(cfg)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)
         _try_rows(cfg, encoder, train_rows, eval_rows)

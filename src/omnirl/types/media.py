@@ -72,9 +72,10 @@ class Video:
     sampling: VideoSampling
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MediaRef:
-    """A picture in a `MediaStore`, resized for the model.
+    """A picture in a `MediaStore`, resized for the model. A store with a limit keeps the pictures of the references that
+    `MediaStore.claim` gave and that are still alive; a copy is equal, but claims nothing.
 
     `digest` is the store's key (hash of the resized RGB bytes and their shape); `height` and `width` are final pixels;
     `num_tokens` is the number of embeddings that the picture becomes.

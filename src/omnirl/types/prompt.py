@@ -25,7 +25,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A picture by path, resolved against the dataset file's folder."""
+    """A picture by path, resolved against the dataset file's folder, or by `file://`, data or http(s) URL."""
 
     path: str
 

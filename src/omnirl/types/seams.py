@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .generation import Completion, Deadline, Delta, GenerationRequest
+from .media import MediaRef
 from .prompt import Message, Prompt
 from .trajectory import Reward, TrainingBatch, Turn
 
@@ -21,10 +22,15 @@ class MediaStore(Protocol):
     """Content hash → resized RGB pixels."""
 
     def put(self, pixels: NDArray[np.uint8]) -> str:
-        """Store uint8 `[H, W, 3]`, return its digest. Storing the same pixels twice keeps one copy."""
+        """Store uint8 `[H, W, 3]`, return its digest. Storing the same pixels twice keeps one copy. A store with a limit drops
+        what is unclaimed and was not used for longest; raises `MediaError` when what is claimed fills it."""
 
     def get(self, digest: str) -> NDArray[np.uint8]:
         """Read-only pixels. Raises `MediaError` for an unknown digest."""
+
+    def claim(self, ref: MediaRef) -> MediaRef | None:
+        """The reference of `ref`'s picture that is to be passed on: the picture stays as long as that very object is alive.
+        None when the store does not hold the picture (any more)."""
 
     def __contains__(self, digest: str) -> bool: ...
 

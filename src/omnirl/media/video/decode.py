@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from omnirl.errors import DecodeTimeout, MediaError
 from omnirl.media.decode import load_image
 from omnirl.media.pixels import pixels_digest, resize_pixels
+from omnirl.media.policy import ImagePolicy
 from omnirl.types import Deadline, Video, VideoSampling
 
 from .frames import is_frames, read_frames
@@ -54,8 +55,9 @@ def _open(source: Path | bytes, job: VideoJob, name: str) -> tuple[VideoSampling
     if isinstance(source, Path) and is_frames(source):
         found = read_frames(source, name, job.limits.max_frames)
         sampling = sample(job.sampling, found.timestamps_ms)
+        policy = ImagePolicy(max_pixels=job.limits.max_pixels)
         paths = [found.paths[i] for i in sampling.indices]
-        return sampling, (load_image(p, name=f"{p.name} of {name}", max_pixels=job.limits.max_pixels).pixels for p in paths)
+        return sampling, (load_image(p, name=f"{p.name} of {name}", policy=policy).pixels for p in paths)
     timeline = read_timeline(source, name, job.limits)
     sampling = sample(job.sampling, timeline.timestamps_ms)
     return sampling, READERS[job.backend](source, timeline, sampling.indices, name)
