@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image as Pillow
 
 from omnirl.errors import ConfigError, MediaError
-from omnirl.media import load_image
+from omnirl.media import ImagePolicy, load_image
 from omnirl.track.report import Thumbnail, load_run, render
 
 from .completions import new_file
@@ -45,7 +45,7 @@ def write_report(run: Path, other: Path | None = None, *, out: Path | None = Non
 def thumbnail(path: str) -> Thumbnail:
     """A small picture as a data URL, through the one decoder; or why there is none."""
     try:
-        image = load_image(Path(path), name=Path(path).name, max_pixels=_MAX_PIXELS)
+        image = load_image(Path(path), name=Path(path).name, policy=ImagePolicy(max_pixels=_MAX_PIXELS))
     except MediaError as error:
         return Thumbnail("", str(error))
     picture = Pillow.fromarray(image.pixels)
