@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnirl.algo.advantage import STD_EPSILON, advantages
+from omnirl.algo.advantage import STD_EPSILON, VARIANCE_FLOOR, advantages, combine_parts, standardize, whiten
 from omnirl.errors import ConfigError
 
 ROOT2 = 2**0.5
@@ -103,3 +103,58 @@ def test_leave_one_out_is_the_mean_baseline_scaled(rewards):
     left_out = advantages(rewards, baseline="leave_one_out", normalize=False).values
     mean = advantages(rewards, baseline="mean", normalize=False).values
     np.testing.assert_allclose(left_out, mean * len(rewards) / (len(rewards) - 1), atol=1e-12)
+
+
+@pytest.mark.parametrize(("rewards", "zero"), [([1, 1, 1], True), ([1, 2, 3], False)])
+def test_no_baseline_keeps_the_reward(rewards, zero):
+    plain = advantages(rewards, baseline="none", normalize=False)
+    assert plain.values.tolist() == rewards
+    assert plain.baseline.tolist() == [0, 0, 0]
+    assert plain.zero_variance is zero
+
+
+def test_no_baseline_divides_by_the_deviation_of_all():
+    found = advantages([1, 2, 3], baseline="none", normalize=True)
+    assert found.std.tolist() == [1, 1, 1]
+    np.testing.assert_allclose(found.values, np.array([1, 2, 3]) / (1 + STD_EPSILON))
+    assert advantages([2, 2], baseline="none", normalize=True).values.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "mean", "none"])
+def test_extreme_rewards_stay_finite(baseline):
+    for rewards in ([1e150, -1e150, 0], [1e-300, 2e-300, 3e-300]):
+        assert np.isfinite(advantages(rewards, baseline=baseline, normalize=True).values).all()
+
+
+def test_the_epsilon():
+    assert (STD_EPSILON, VARIANCE_FLOOR) == (1e-6, 1e-8)
+
+
+def test_parts_are_added_by_weight():
+    parts = {"format": np.array([1.0, -1]), "exact": np.array([0.5, -0.5])}
+    assert combine_parts(parts, None).tolist() == [1.5, -1.5]
+    assert combine_parts(parts, {"format": 0.2}).tolist() == pytest.approx([0.7, -0.7])
+    assert combine_parts(parts, {"format": 0, "exact": 2}).tolist() == [1, -1]
+
+
+def test_the_weight_of_an_unknown_part_is_named():
+    with pytest.raises(ConfigError, match=r"^algo\.advantage\.part_weights has c, d, but the environment gives a, b$"):
+        combine_parts({"b": np.ones(1), "a": np.ones(1)}, {"d": 1, "a": 1, "c": 1})
+
+
+def test_standardize():
+    np.testing.assert_allclose(standardize(np.array([1.0, 2, 3])), np.array([-1, 0, 1]) / (1 + STD_EPSILON))
+    assert standardize(np.array([0.1] * 3)).tolist() == [0, 0, 0]
+    assert standardize(np.array([4.0])).tolist() == [0]
+    assert standardize(np.array([])).tolist() == []
+
+
+def test_whitening_counts_tokens_with_a_mask():
+    """Masked tokens shape nothing; the variance is that of the population."""
+    rows = whiten([np.array([1.0, 99]), np.array([3.0])], [np.array([1, 0], np.float32), np.array([1], np.float32)])
+    assert [row.tolist() for row in rows] == [[-1, 97], [1]]
+
+
+def test_whitening_has_a_floor():
+    (row,) = whiten([np.array([1.0, 1.0 + 2e-6])], [np.ones(2, np.float32)])
+    np.testing.assert_allclose(row, [-1e-6 / 1e-4, 1e-6 / 1e-4])

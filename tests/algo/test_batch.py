@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from omnirl.algo.batch import build_batch
 from omnirl.algo.finish import finish
-from omnirl.config.schema import AdvantageConfig, AlgoConfig
+from omnirl.config.schema import AdvantageConfig, AlgoConfig, RewardScalingConfig, RewardShapingConfig
 from omnirl.errors import RewardError
 from omnirl.types import Group, Reward, StopReason
 
@@ -153,3 +155,44 @@ def test_arrays_keep_their_types():
 def test_the_controllers_half_imports_no_torch():
     code = "import sys, omnirl.algo.batch, omnirl.algo.metrics, omnirl.algo.schedule; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_cut_off_completions_count_in_the_baseline_and_are_filtered():
+    long = make_trajectory(1.0, make_turn(ids=(5, 6), stop=StopReason.LENGTH))
+    group = Group("p", (make_trajectory(0.0), long))
+    assert [s.advantage for s in build([group], PLAIN).batches[0].samples] == [-1, 1]
+    filtered = build([group], replace(PLAIN, overlong_filter=True))
+    assert [s.advantage for s in filtered.batches[0].samples] == [-1]
+    assert filtered.metrics["rollout/truncated_share"] == 0.5
+    assert filtered.metrics["rollout/filtered_samples"] == 1
+    assert build([group], PLAIN).metrics["rollout/filtered_samples"] == 0
+
+
+def test_samples_carry_the_environments_reward():
+    config = replace(PLAIN, reward_scaling=RewardScalingConfig(True, 0.0, 1.0, 5.0, 6.0))
+    (batch,) = build([make_group([0, 0.5, 1])], config).batches
+    assert [s.reward for s in batch.samples] == [0, 0.5, 1]
+    assert batch.num_positive == 4
+
+
+def test_rollout_metrics_are_about_all_that_was_generated():
+    good, dull = make_group([0, 1]), make_group([1, 1])
+    metrics = build_batch([good], PLAIN, budget=16, generated=[good, dull, dull]).metrics
+    assert (metrics["rollout/num_groups"], metrics["rollout/kept_groups"]) == (3, 1)
+    assert metrics["rollout/reward_mean"] == pytest.approx(5 / 6)
+    assert metrics["rollout/zero_variance_share"] == pytest.approx(2 / 3)
+
+
+def test_the_budget_is_the_one_of_the_penalty():
+    config = replace(PLAIN, reward_shaping=RewardShapingConfig(overlong_buffer=1))
+    group = Group("p", (make_trajectory(0.0, make_turn(ids=(1,))), make_trajectory(1.0)))
+    assert [s.advantage for s in build([group], config, budget=2).batches[0].samples] == [0, 0]
+    assert [s.advantage for s in build([group], config, budget=3).batches[0].samples] == [-1, 1]
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=6))
+def test_masks_depend_on_lengths_and_never_on_ids(ids):
+    group = Group("p", (make_trajectory(1.0, make_turn(ids=ids)), make_trajectory(0.0)))
+    sample = build([group], PLAIN).batches[0].samples[0]
+    assert sample.loss_mask.tolist() == [1] * len(ids)
+    assert sample.response.tolist() == ids

@@ -10,10 +10,19 @@ from omnirl.algo.agreement import mismatch_metrics
 from omnirl.algo.kl import kl_penalty
 from omnirl.algo.loss import LossInputs, policy_loss, supervised_loss
 from omnirl.algo.metrics import combine
-from omnirl.config.schema import AlgoConfig, KlConfig, LossConfig
+from omnirl.config.schema import AlgoConfig, CorrectionConfig, KlConfig, LossConfig, MismatchConfig
 from omnirl.errors import ConfigError
 
-PER_TOKEN = ("logprobs", "old_logprobs", "generation_logprobs", "reference_logprobs", "advantages", "mask")
+PER_TOKEN = (
+    "logprobs",
+    "old_logprobs",
+    "generation_logprobs",
+    "reference_logprobs",
+    "advantages",
+    "positive",
+    "classes",
+    "mask",
+)
 
 
 def inputs_of(logprobs, **tensors) -> LossInputs:
@@ -21,10 +30,16 @@ def inputs_of(logprobs, **tensors) -> LossInputs:
     logprobs = torch.as_tensor(logprobs, dtype=torch.float32)
     given_ = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in tensors.items()}
     base = dict.fromkeys(("old_logprobs", "generation_logprobs", "reference_logprobs"), logprobs)
-    base |= {name: torch.ones_like(logprobs) for name in ("advantages", "mask")}
+    base |= {name: torch.ones_like(logprobs) for name in ("advantages", "mask", "positive")}
     base |= given_
     mask = base["mask"]
-    return LossInputs(logprobs, **base, num_tokens=float(mask.sum()), num_sequences=float((mask.sum(1) > 0).sum()))
+    return LossInputs(
+        logprobs,
+        **base,
+        num_tokens=float(mask.sum()),
+        num_sequences=float((mask.sum(1) > 0).sum()),
+        num_positive=float((mask * base["positive"]).sum()),
+    )
 
 
 def random_inputs(seed: int, rows: int = 5, width: int = 6) -> LossInputs:
@@ -45,6 +60,8 @@ def random_inputs(seed: int, rows: int = 5, width: int = 6) -> LossInputs:
         reference_logprobs=near(0.5),
         advantages=advantages,
         mask=mask,
+        positive=(advantages > 0).float(),
+        classes=(torch.arange(width) == 0).float().expand(rows, width),
     )
 
 
@@ -59,11 +76,28 @@ def loss_and_gradient(inputs: LossInputs, config: AlgoConfig):
     return output, logprobs.grad
 
 
-configs = st.builds(
-    AlgoConfig,
-    kl=st.builds(KlConfig, coef=st.sampled_from([0.0, 0.1])),
-    loss=st.builds(LossConfig, reduction=st.sampled_from(["token", "sequence"])),
+corrections = st.sampled_from(
+    [
+        CorrectionConfig(),
+        CorrectionConfig("token"),
+        CorrectionConfig("sequence"),
+        CorrectionConfig("token", "tis", max=1.05),
+        CorrectionConfig("sequence", "icepop", min=0.8, max=1.2),
+        CorrectionConfig("token", "seq_mask_tis", min=0.95, max=1.05),
+    ]
 )
+losses = st.builds(
+    LossConfig,
+    kind=st.sampled_from(["ppo", "gspo", "cispo", "reinforce"]),
+    reduction=st.sampled_from(["token", "sequence"]),
+    dual_clip=st.sampled_from([None, 1.5]),
+    on_policy_ratio=st.booleans(),
+    nll_coef=st.sampled_from([0.0, 0.2]),
+)
+penalties = st.builds(
+    KlConfig, coef=st.sampled_from([0.0, 0.1]), estimator=st.sampled_from(["k1", "k2", "k3"]), on_policy=st.booleans()
+)
+configs = st.builds(AlgoConfig, kl=penalties, loss=losses, correction=corrections)
 few = settings(max_examples=25, deadline=None)
 
 
@@ -142,6 +176,106 @@ def mismatch(trainer, engine):
     ones = torch.ones_like(trainer)
     metrics = mismatch_metrics(trainer, engine, ones, num_tokens=float(ones.sum()), num_sequences=1.0, threshold=2.0)
     return {name: value for name, value in metrics.items() if not name.startswith("raw/")}
+
+
+def test_weights_multiply_the_objective_and_not_the_penalty():
+    """exp(old − gen) is 2 and 0.5; the objective is −1 for both, the penalty k1 of −1."""
+    inputs = inputs_of(
+        [[0.0, 0.0]],
+        generation_logprobs=[[-math.log(2), math.log(2)]],
+        reference_logprobs=[[-1.0, -1.0]],
+        advantages=[[1.0, 1.0]],
+    )
+    config = AlgoConfig(correction=CorrectionConfig("token"), kl=KlConfig(coef=0.1, estimator="k1"))
+    metrics = policy_loss(inputs, config).floats()
+    assert metrics["train/policy_loss"] == pytest.approx(-(2 + 0.5) / 2)
+    assert metrics["train/kl_penalty"] == pytest.approx(1)
+    assert metrics["train/loss"] == pytest.approx(-1.25 + 0.1)
+    assert metrics["train/sampling_importance_ratio"] == pytest.approx(1.25)
+    assert "train/is_oob_ratio" not in metrics
+
+
+def test_gspo_with_sequence_weights():
+    """Two rows; the weight of a sequence multiplies its mean."""
+    inputs = inputs_of(
+        [[0.0, 0.0], [0.0, 0.0]],
+        generation_logprobs=[[-math.log(2), -math.log(2)], [0.0, 0.0]],
+        advantages=[[1.0, 1.0], [-2.0, -2.0]],
+        mask=[[1, 1], [1, 0]],
+    )
+    config = AlgoConfig(loss=LossConfig(kind="gspo", reduction="sequence"), correction=CorrectionConfig("sequence"))
+    metrics = policy_loss(inputs, config).floats()
+    assert metrics["train/loss"] == pytest.approx((-4 + 2) / 2)
+    assert metrics["train/sampling_importance_ratio"] == pytest.approx((4 + 1) / 2)
+
+
+@pytest.mark.parametrize(
+    ("correction", "share"),
+    [
+        (CorrectionConfig("token", "tis", max=1.5), 1 / 3),
+        (CorrectionConfig("token", "icepop", min=0.9, max=1.5), 2 / 3),
+        (CorrectionConfig("sequence", "tis", max=1.5), 0.5),
+        (CorrectionConfig("token", "seq_mask_tis", min=0.9, max=1.5), 0.5),
+    ],
+)
+def test_share_out_of_bounds(correction, share):
+    """Row 0 has weights 2 and 0.5, row 1 has 1... for sequences: row 0 has product 1, row 1 has 2."""
+    weights = [[2.0, 0.5], [1.0, 1.0]] if share != 0.5 else [[2.0, 0.5], [2.0, 1.0]]
+    engine = -torch.tensor(weights).log()
+    inputs = inputs_of(torch.zeros(2, 2), generation_logprobs=engine, mask=[[1, 1], [1, 0]])
+    assert policy_loss(inputs, AlgoConfig(correction=correction)).floats()["train/is_oob_ratio"] == pytest.approx(share)
+
+
+def test_forced_on_policy_ratio_ignores_the_old_logprobs():
+    inputs = inputs_of([[-1.0, -2.0]], old_logprobs=[[-9.0, 3.0]], generation_logprobs=[[-1.0, -2.0]], advantages=[[2.0, -1.0]])
+    output, gradient = loss_and_gradient(inputs, AlgoConfig(loss=LossConfig(on_policy_ratio=True)))
+    assert output.loss.item() == pytest.approx(-0.5)
+    assert gradient[0].tolist() == pytest.approx([-1, 0.5])
+    metrics = output.floats()
+    assert (metrics["train/probs_ratio"], metrics["train/token_mult_prob_error"]) == (1, 1)
+
+
+def test_positive_samples_are_imitated():
+    inputs = inputs_of(
+        [[-1.0, -2.0], [-3.0, -4.0]], advantages=torch.zeros(2, 2), positive=[[1, 1], [0, 0]], mask=[[1, 0], [1, 1]]
+    )
+    output, gradient = loss_and_gradient(inputs, AlgoConfig(loss=LossConfig(nll_coef=0.5)))
+    assert output.floats()["train/positive_nll_loss"] == 1
+    assert output.loss.item() == pytest.approx(0.5)
+    assert gradient.tolist() == [[-0.5, 0], [0, 0]]
+    assert "train/positive_nll_loss" not in policy_loss(inputs, AlgoConfig()).metrics
+
+
+def test_without_positive_samples_there_is_nothing_to_imitate():
+    inputs = inputs_of([[-1.0]], advantages=[[0.0]], positive=[[0.0]])
+    assert policy_loss(inputs, AlgoConfig(loss=LossConfig(nll_coef=0.5))).loss.item() == 0
+
+
+def test_kl_in_the_reward_is_not_in_the_loss():
+    inputs = inputs_of([[-1.0]], reference_logprobs=[[0.0]], advantages=[[0.0]])
+    output = policy_loss(inputs, AlgoConfig(kl=KlConfig(coef=0.5, in_reward=True)))
+    assert output.loss.item() == 0
+    assert "train/kl_penalty" not in output.metrics
+
+
+def test_the_on_policy_penalty_sees_the_engine():
+    inputs = inputs_of([[-1.0]], reference_logprobs=[[-2.0]], generation_logprobs=[[-1.0 - math.log(3)]], advantages=[[0.0]])
+    config = AlgoConfig(kl=KlConfig(coef=1.0, estimator="k1", on_policy=True))
+    assert policy_loss(inputs, config).loss.item() == pytest.approx(3)
+
+
+def test_the_penalty_follows_the_reduction():
+    inputs = inputs_of(torch.zeros(2, 3), reference_logprobs=[[-1.0] * 3, [-4.0] * 3], mask=[[1, 1, 1], [1, 0, 0]])
+    for reduction, expected in (("token", 7 / 4), ("sequence", 5 / 2)):
+        config = AlgoConfig(kl=KlConfig(coef=1.0, estimator="k1"), loss=LossConfig(reduction=reduction))
+        assert policy_loss(inputs, config).floats()["train/kl_penalty"] == pytest.approx(expected)
+
+
+def test_the_threshold_of_token_errors_is_the_configured_one():
+    inputs = inputs_of([[0.0, 0.0]], generation_logprobs=[[math.log(3), 0.0]])
+    for threshold, share in ((2.0, 0.5), (4.0, 0.0)):
+        metrics = policy_loss(inputs, AlgoConfig(mismatch=MismatchConfig(token_threshold=threshold))).floats()
+        assert metrics["train/token_error_over_threshold"] == share
 
 
 def test_mismatch_of_equal_logprobs_is_none():
@@ -277,6 +411,13 @@ def test_a_penalty_without_reference_names_the_key():
         policy_loss(replace(random_inputs(0), reference_logprobs=None), AlgoConfig(kl=KlConfig(coef=0.1)))
 
 
-def test_shapes_must_agree():
-    with pytest.raises(ValueError, match="differ in shape"):
-        inputs_of(torch.zeros(2, 3), advantages=torch.ones(2, 1))
+def test_imitation_without_knowing_what_is_positive_names_the_key():
+    inputs = replace(random_inputs(0), positive=None)
+    with pytest.raises(ConfigError, match=r"^algo\.loss\.nll_coef needs to know the samples with a positive reward, and the"):
+        policy_loss(inputs, AlgoConfig(loss=LossConfig(nll_coef=0.1)))
+
+
+@pytest.mark.parametrize("name", [name for name in PER_TOKEN if name != "logprobs"])
+def test_shapes_must_agree(name):
+    with pytest.raises(ValueError, match=r"loss inputs differ in shape: log-probs \(2, 3\), the others .*\(2, 1\)"):
+        replace(inputs_of(torch.zeros(2, 3)), **{name: torch.ones(2, 1)})

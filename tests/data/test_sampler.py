@@ -58,10 +58,61 @@ def test_too_few_rows():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [({"n": 9}, "9 rows"), ({"seed": 5}, "seed 5"), ({"epoch": None}, "damaged"), (None, "damaged")]
+    ("change", "message"),
+    [
+        ({"n": 9}, "9 rows"),
+        ({"seed": 5}, "seed 5"),
+        ({"epoch": None}, "damaged"),
+        ({"returned": None}, "damaged"),
+        (None, "damaged"),
+    ],
 )
 def test_a_state_that_does_not_fit(change, message):
     sampler = PromptSampler(8, 0)
     state = {} if change is None else sampler.state() | change
     with pytest.raises(CheckpointError, match=message):
         sampler.restore(state)
+
+
+def test_rows_that_were_put_back_come_first():
+    sampler, plain = PromptSampler(10, 0), PromptSampler(10, 0)
+    first, expected = sampler.next(4), plain.next(4)
+    sampler.put_back(first[2:])
+    sampler.put_back([first[0]])
+    assert sampler.next(2) == [first[0], first[2]]
+    assert sampler.next(3) == [first[3], *plain.next(2)]
+    assert expected == first
+
+
+def test_rows_that_a_step_has_used_are_put_off():
+    sampler = PromptSampler(6, 0)
+    first = sampler.next(4)
+    second = sampler.next(2, without=first)
+    assert not set(first) & set(second)
+    third = sampler.next(1, without=first + second[:1])
+    assert third == second[1:]
+    with pytest.raises(ConfigError, match="needs 1 different rows, the dataset has 0"):
+        sampler.next(1, without=range(6))
+
+
+@given(st.integers(2, 12), st.data())
+def test_no_row_is_lost_or_doubled(n, data):
+    """Whatever was put back or put off: given out + waiting is what the permutations gave."""
+    sampler, given_out = PromptSampler(n, 5), []
+    for _ in range(data.draw(st.integers(1, 10))):
+        without = data.draw(st.sets(st.integers(0, n - 1), max_size=n - 1))
+        batch = sampler.next(data.draw(st.integers(1, n - len(without))), without=without)
+        assert len(set(batch)) == len(batch)
+        assert not without & set(batch)
+        back = batch[: data.draw(st.integers(0, len(batch)))]
+        sampler.put_back(back)
+        given_out += batch[len(back) :]
+        if data.draw(st.booleans()):
+            restored = PromptSampler(n, 5)
+            restored.restore(json.loads(json.dumps(sampler.state())))
+            sampler = restored
+    state = sampler.state()
+    total = state["epoch"] * n + state["position"]
+    counts = [(given_out + state["returned"]).count(row) for row in range(n)]
+    assert sum(counts) == total
+    assert max(counts) - min(counts) <= 1

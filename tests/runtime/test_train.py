@@ -13,15 +13,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from omnirl.config.compose import compose_config
+from omnirl.config.paths import options
 from omnirl.config.schema import (
     AlgoConfig,
     BackendConfig,
     CheckpointConfig,
     Config,
     DatasetConfig,
+    DynamicSamplingConfig,
     EvalConfig,
     KlConfig,
     LoggerConfig,
+    MismatchConfig,
     ModelConfig,
     RolloutConfig,
     SyntheticConfig,
@@ -29,7 +33,16 @@ from omnirl.config.schema import (
     WarmupConfig,
 )
 from omnirl.data import PromptSampler, ensure_dataset, load_prompts
-from omnirl.errors import CheckpointError, ConfigError, DataError, EngineError, MediaError, ModelError, TrainingDiverged
+from omnirl.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EngineError,
+    MediaError,
+    ModelError,
+    NothingToLearn,
+    TrainingDiverged,
+)
 from omnirl.rollout import RolloutRunner
 from omnirl.runtime import train as train_module
 from omnirl.runtime.checkpoints import CheckpointStore
@@ -441,6 +454,71 @@ def test_several_optimizer_steps_of_a_batch(config, env, tmp_path):
     found = rows(tmp_path / "run" / "metrics.jsonl")[1:]
     assert sum(row["train/num_optimizer_steps"] for row in found) == found[-1]["train/policy_version"] > 2
     assert any(row["train/probs_ratio_max"] > 1 for row in found), "later updates of a step are off policy"
+
+
+class TestDynamicSampling:
+    """A group of four coins is all heads or all tails once in eight."""
+
+    ALGO = AlgoConfig(group_size=2, prompts_per_step=4, dynamic_sampling=DynamicSamplingConfig(enabled=True, max_batches=5))
+
+    def make(self, config, **groups):
+        return config(algo=self.ALGO, trainer=TrainerConfig(max_steps=4, lr=1e-3), **groups)
+
+    def test_every_step_trains_on_all_its_groups_and_resumes(self, config, env, tmp_path):
+        assert train(self.make(config), tmp_path / "whole") == 0
+        found = rows(tmp_path / "whole" / "metrics.jsonl")[1:]
+        assert [row["rollout/kept_groups"] for row in found] == [4] * 4
+        assert [row["train/num_samples"] for row in found] == [8] * 4
+        assert any(row["rollout/generation_batches"] > 1 for row in found)
+        assert any(row["rollout/surplus_groups"] for row in found[:2])
+        assert all(row["rollout/num_groups"] == 4 * row["rollout/generation_batches"] for row in found)
+        folder = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+        for later in (3, 4):
+            shutil.rmtree(folder / "checkpoints" / f"step_{later:06d}")
+        shutil.rmtree(folder / "export")
+        resume = CheckpointConfig(every=1, keep=100, resume=str(folder))
+        assert train(self.make(config, checkpoint=resume), tmp_path / "unused") == 0
+        assert_same_run(folder, tmp_path / "whole")
+
+    def test_it_ends_with_counts_and_remedy(self, config, tmp_path):
+        """The untrained model's answers are all wrong; the dataset has six batches of four rows."""
+        with pytest.raises(NothingToLearn, match=r"found 0 of 4 .* 20 groups of 5 generation batches.*Every reward is 0"):
+            train(self.make(config), tmp_path / "run")
+        self.ALGO.dynamic_sampling.max_batches = 9
+        with pytest.raises(NothingToLearn, match="24 groups of 6 generation batches, after which every row of the dataset"):
+            train(self.make(config), tmp_path / "other")
+
+
+def test_sequences_that_disagree_are_left_out_and_told(config, env, tmp_path, capsys):
+    """The bound of 1 is below any rounding difference."""
+    algo = AlgoConfig(group_size=4, prompts_per_step=4, mismatch=MismatchConfig(max_sequence_error=1.0))
+    settings = {"trainer": TrainerConfig(max_steps=1, lr=1e-3), "logger": LoggerConfig(tensorboard=False)}
+    assert train(config(algo=algo, **settings), tmp_path / "run") == 0
+    row = rows(tmp_path / "run" / "metrics.jsonl")[1]
+    assert row["train/masked_sequences"] + row["train/num_samples"] == 4 * row["rollout/kept_groups"]
+    assert row["train/masked_share"] > 0.1
+    assert "sequences were masked: trainer and engine disagree" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_without_anything_to_learn_is_told(config, tmp_path, capsys):
+    cfg = config(trainer=TrainerConfig(max_steps=2), logger=LoggerConfig(tensorboard=False))
+    cfg.algo.equal_rewards_patience = 2
+    assert train(cfg, tmp_path / "run") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2 steps in a row had nothing to learn from" in told
+    assert "none of the 2 steps had anything to learn from" in told
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("method", options("algo"))
+def test_every_method_trains(config, env, tmp_path, method):
+    small = ["algo.group_size=4", "algo.prompts_per_step=4", "algo.overlong_filter=false"]  # three tokens cut off all
+    algo = compose_config("tiny_omni_count", [f"algo={method}", *small]).algo
+    assert train(config(algo=algo, trainer=TrainerConfig(max_steps=2, lr=1e-3)), tmp_path / "run") == 0
+    for row in rows(tmp_path / "run" / "metrics.jsonl")[1:]:
+        assert np.isfinite(row["train/loss"])
+        assert row["train/grad_norm"] > 0
+        assert {name for name in row if describe(name) is None} <= {"step"}
 
 
 def test_an_evaluation_has_as_much_time_as_the_steps_that_it_is_worth(config, env, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import numpy as np
 
 from omnirl.types import Group, StopReason, TrainingBatch, TrainingSample, Trajectory, Turn
 
-from .scores import GroupScore, score_groups, truncated, varies
+from .scores import GroupScore, finished, score_groups, truncated, varies
 from .settings import BatchSettings
 
 
@@ -40,10 +40,11 @@ def build_batch(
     """
     kept = [group for group in groups if varies(group, settings) or not settings.drop_zero_variance]
     scores = score_groups(kept, settings, budget=budget)
-    samples = [sample for score in scores for sample in _samples(score, settings.overlong_filter)]
+    samples = [sample for score in scores for sample in _samples(score, settings)]
     batches = tuple(TrainingBatch.of(part) for part in _split(samples, settings.train_batch_size))
     metrics = {
         "rollout/kept_groups": float(len(kept)),
+        "rollout/filtered_samples": float(sum(_filtered(t, settings) for group in kept for t in group.trajectories)),
         **_group_metrics(groups if generated is None else generated, settings),
     }
     return PolicyBatch(batches, metrics)
@@ -86,10 +87,14 @@ def _group_metrics(groups: Sequence[Group], settings: BatchSettings) -> dict[str
     return metrics
 
 
-def _samples(score: GroupScore, overlong_filter: bool) -> Iterator[TrainingSample]:
+def _filtered(trajectory: Trajectory, settings: BatchSettings) -> bool:
+    return settings.overlong_filter and finished(trajectory) and truncated(trajectory)
+
+
+def _samples(score: GroupScore, settings: BatchSettings) -> Iterator[TrainingSample]:
     rows = zip(score.group.trajectories, score.values.tolist(), score.valid.tolist(), strict=True)
     for trajectory, advantage, valid in rows:
-        if valid and not (overlong_filter and truncated(trajectory)):
+        if valid and not _filtered(trajectory, settings):
             samples = (_sample(turn, advantage, trajectory.reward.total) for turn in trajectory.turns)
             yield from (sample for sample in samples if sample.loss_mask.any())
 

@@ -145,7 +145,7 @@ def _reference(inputs: LossInputs, settings: KlSettings) -> Tensor:
 def _positive_nll(inputs: LossInputs, current: Tensor) -> Tensor:
     if inputs.positive is None:
         raise ConfigError("algo.loss.nll_coef needs to know the samples with a positive reward, and the trainer gave none")
-    return -(current * inputs.mask * inputs.positive).sum() / max(inputs.num_positive, 1.0)
+    return -(current * inputs.mask * at(inputs.mask > 0, inputs.positive)).sum() / max(inputs.num_positive, 1.0)
 
 
 def _ratio_metrics(objective: Surrogate, keep: Tensor, token_mean: Reduction) -> dict[str, Tensor]:

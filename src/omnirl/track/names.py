@@ -100,6 +100,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("warmup/lr", "Learning rate"),
     Metric("rollout/num_groups", "Prompts of the step"),
     Metric("rollout/kept_groups", "Of which with something to learn from"),
+    Metric("rollout/filtered_samples", "Cut-off completions of kept groups that are not trained on (`algo.overlong_filter`)"),
     Metric("rollout/generation_batches", "Batches that were generated; more than 1 with dynamic sampling only"),
     Metric("rollout/surplus_groups", "Groups with something to learn from that dynamic sampling did not need"),
     Metric("rollout/zero_variance_share", "Share of groups whose rewards are all equal"),
