@@ -65,32 +65,33 @@ class Mutant:
 
 def mutations(node: ast.AST) -> list[ast.AST]:
     """The nodes that may stand in place of `node`."""
+    found: list[ast.AST] = []
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARE:
-            return [_with(node, ops=[COMPARE[type(op)]()])]
+            found = [_with(node, ops=[COMPARE[type(op)]()])]
         case ast.BinOp() if type(node.op) in BINARY:
-            return [_with(node, op=BINARY[type(node.op)]())]
+            found = [_with(node, op=BINARY[type(node.op)]())]
         case ast.BoolOp():
-            return [_with(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())]
+            found = [_with(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())]
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
-            return [node.operand]
+            found = [node.operand]
         case ast.IfExp():
-            return [_with(node, body=node.orelse, orelse=node.body)]
+            found = [_with(node, body=node.orelse, orelse=node.body)]
         case ast.If() | ast.While():
-            return [_with(node, test=ast.UnaryOp(ast.Not(), node.test))] if not isinstance(node.test, ast.Constant) else []
+            found = [_with(node, test=ast.UnaryOp(ast.Not(), node.test))] if not isinstance(node.test, ast.Constant) else []
         case ast.Constant(value=bool()):
-            return [ast.Constant(not node.value)]
+            found = [ast.Constant(not node.value)]
         case ast.Constant(value=int() | float()):
-            return [ast.Constant(node.value + 1)]
+            found = [ast.Constant(node.value + 1)]
         case ast.Constant(value=str()) if node.value.strip():
-            return [ast.Constant(f"XX{node.value}")]
+            found = [ast.Constant(f"XX{node.value}")]
         case ast.Return(value=ast.expr()) if not isinstance(node.value, ast.Constant):
-            return [_with(node, value=ast.Constant(None))]
+            found = [_with(node, value=ast.Constant(None))]
         case ast.AugAssign() if type(node.op) in BINARY:
-            return [_with(node, op=BINARY[type(node.op)]())]
+            found = [_with(node, op=BINARY[type(node.op)]())]
         case ast.Call() if node.keywords:
-            return [_with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :]) for i in range(len(node.keywords))]
-    return []
+            found = [_with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :]) for i in range(len(node.keywords))]
+    return found
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:
@@ -223,7 +224,8 @@ def prepare() -> None:
 def report(rows: list[dict], out: Path) -> str:
     tally = {kind: sum(row["verdict"] == kind for row in rows) for kind in ("killed", "survived", "timeout")}
     share = tally["killed"] / max(1, len(rows))
-    head = f"{tally['killed']} of {len(rows)} mutants killed ({share:.1%}), {tally['survived']} survived, {tally['timeout']} timed out"
+    counts = f"{tally['survived']} survived, {tally['timeout']} timed out"
+    head = f"{tally['killed']} of {len(rows)} mutants killed ({share:.1%}), {counts}"
     alive = [row for row in rows if row["verdict"] != "killed"]
     table = [f"| {row['module']}:{row['line']} | `{row['before']}` | `{row['after']}` | {row['verdict']} |" for row in alive]
     (out / "survivors.md").write_text("\n".join([head, "", "| where | code | mutant | |", "|---|---|---|---|", *table, ""]))
