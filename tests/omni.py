@@ -91,12 +91,11 @@ def sample(prompt, response, advantage=1.0, logprobs=None, mask=None, **fields):
     return TrainingSample(prompt, response, logprobs, advantage, mask, **fields)
 
 
-def make_trainer(path, store, *, model=None, algo=None, temperature=1.0, **settings):
+def make_trainer(path, store, *, model=None, algo=None, temperature=1.0, rank=0, world_size=1, **settings):
     from omnirl.trainers.torch import TorchTrainer
 
-    return TorchTrainer(
-        Path(path), store, ModelConfig(**(model or {})), TrainerConfig(**settings), AlgoConfig(**(algo or {})), temperature
-    )
+    configs = ModelConfig(**(model or {})), TrainerConfig(**settings), AlgoConfig(**(algo or {}))
+    return TorchTrainer(Path(path), store, *configs, temperature, MINUTE, rank, world_size)
 
 
 def make_engine(path, store, max_batch=8, max_model_len=256):

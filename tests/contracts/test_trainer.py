@@ -9,23 +9,49 @@ import numpy as np
 import pytest
 import torch
 
-from omnirl.config.schema import KlConfig, LossConfig
+from omnirl.config.schema import KlConfig, LossConfig, PackingConfig
 from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
 from omnirl.types import TrainingBatch
+from tests.contracts.trainer_workers import Remote, start_pool
 from tests.omni import PATTERNS, make_trainer, mixed_prompts, sample
 
-TRAINERS = {"torch": make_trainer}
+#: settings of each, and its ranks
+TRAINERS = {
+    "torch": ({}, 1),
+    "packed": ({"packing": PackingConfig(enabled=True, max_tokens=32)}, 1),
+    "ddp": ({"data_parallel": "ddp"}, 2),
+    "fsdp2": ({"data_parallel": "fsdp2"}, 2),
+}
 LR = 1e-3
 
 
-@pytest.fixture(params=TRAINERS)
-def make(request, omni):
+@pytest.fixture(scope="module")
+def pool():
+    """Two ranks, started when a test first needs them."""
+    started = []
+
+    def get():
+        if not started:
+            started.append(start_pool(2))
+        return started[0]
+
+    yield get
+    for group in started:
+        group.close()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.engines] * (TRAINERS[name][1] > 1)) for name in TRAINERS])
+def make(request, omni, pool):
+    common, ranks = TRAINERS[request.param]
     trainers = []
 
     def start(model=omni, **settings):
-        config = {"model": settings.pop("model_config", None), **settings}
-        trainers.append(TRAINERS[request.param](model.path, model.store, **config))
+        config = {**common, "model": settings.pop("model_config", None), **settings}
+        start_one = make_trainer if ranks == 1 else lambda *args, **kwargs: Remote(pool(), *args, **kwargs)
+        trainers.append(start_one(model.path, model.store, **config))
         return trainers[-1]
+
+    start.ranks = ranks
 
     yield start
     for trainer in trainers:
@@ -63,7 +89,8 @@ def test_microbatches_add_up(make, omnis, pattern, reduction):
     model = omnis[pattern]
     batch = TrainingBatch.of(samples(model))
     whole, split = (make(model, micro_batch=size, algo={"loss": LossConfig(reduction=reduction)}) for size in (0, 2))
-    expected, found = whole.train_step(batch, LR), split.train_step(batch, LR)
+    expected, found = (dict(trainer.train_step(batch, LR)) for trainer in (whole, split))
+    assert found.pop("perf/padding_share") <= expected.pop("perf/padding_share")
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
     scores = zip(whole.logprobs(batch), split.logprobs(batch), strict=True)
@@ -290,6 +317,8 @@ class TestCheckpoint:
     @pytest.mark.parametrize("limit", [1_000, 1_000_000])
     def test_a_full_disk(self, make, batch, tmp_path, limit):
         """The limit on the size of a file stands for it: within the weights, and within the optimizer's state."""
+        if make.ranks > 1:
+            pytest.skip("the limit holds for this process alone")
         trainer = make()
         trainer.train_step(batch, LR)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

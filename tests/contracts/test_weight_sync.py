@@ -136,7 +136,7 @@ class Shortened:
     """A trainer group whose weights are not what the engine expects."""
 
     def __init__(self, group, change):
-        self.group, self.change = group, change
+        self.group, self.change, self.local = group, change, group.local
 
     def call(self, method, *args, deadline):
         (buckets,) = self.group.call(method, *args, deadline=deadline)

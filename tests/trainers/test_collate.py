@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnirl.trainers.collate import collate, microbatches, pad
+from omnirl.trainers.collate import collate, pad
 from omnirl.types import EncodedPrompt, ExpandedIds
 from tests.omni import sample
 
@@ -24,11 +24,3 @@ def test_each_response_token_is_predicted_by_the_position_before_it(rows):
         assert row == [*prompt, *response, *[3] * (len(row) - len(prompt) - len(response))]
     back = batch.unflatten(batch.targets.float())
     assert torch.equal(back, pad([np.array(r, np.float32) for _, r in rows], batch.longest, CPU))
-
-
-@given(st.integers(0, 20), st.integers(0, 8))
-def test_microbatches_are_consecutive_and_complete(count, size):
-    rows = list(range(count))
-    parts = list(microbatches(rows, size)) if count else []
-    assert [row for part in parts for row in part] == rows
-    assert all(len(part) <= (size or count) for part in parts)

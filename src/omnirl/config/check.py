@@ -41,6 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algo.correction.truncation": ("none", "tis", "icepop", "seq_mask_tis"),
     "trainer.name": ("torch", "megatron"),
     "trainer.device": ("cpu", "cuda"),
+    "trainer.data_parallel": ("ddp", "fsdp2"),
     "trainer.lr_schedule": ("constant", "linear", "cosine"),
     "cluster.name": ("local", "slurm"),
     "cluster.launcher": ("inproc", "process", "ray"),
@@ -51,7 +52,7 @@ UNAVAILABLE: dict[str, tuple[Any, ...]] = {
     "trainer.name": ("megatron",),
     "env.name": ("nemo_gym",),
     "cluster.name": ("slurm",),
-    "cluster.launcher": ("process", "ray"),
+    "cluster.launcher": ("ray",),
 }
 """Values that compose, lint and dry-run, but that this version cannot start."""
 
@@ -150,6 +151,7 @@ RANGES: dict[str, Range] = {
     "trainer.beta2": SHARE,
     "trainer.grad_clip": POSITIVE,
     "trainer.micro_batch": NOT_NEGATIVE,
+    "trainer.packing.max_tokens": COUNT,
     "trainer.threads": NOT_NEGATIVE,
     "trainer.warmup.max_steps": NOT_NEGATIVE,
     "trainer.warmup.batch_size": COUNT,
@@ -187,6 +189,7 @@ RANGES: dict[str, Range] = {
     "algo.mismatch.max_sequence_error": Range(1),
     "media.min_patches": COUNT,
     "media.max_patches": COUNT,
+    "cluster.trainer_ranks": COUNT,
 }
 
 
@@ -230,7 +233,7 @@ def _choices(cfg: Config) -> Iterator[Problem]:
         if value == []:
             yield Problem(key, f"is empty, must have at least one of {', '.join(allowed)}")
         for item in value if isinstance(value, list) else [value]:
-            if item not in allowed:
+            if item is not None and item not in allowed:
                 yield Problem(key, f"is {item!r}, must be one of {', '.join(allowed)}.{did_you_mean(str(item), allowed)}")
 
 
@@ -251,6 +254,7 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     if cfg.backend.name == "megatron" and megatron.max_tokens < megatron.max_requests:
         text = f"is {megatron.max_tokens}, less than max_requests={megatron.max_requests}: each computes a token a step"
         yield Problem("backend.megatron.max_tokens", text)
+    yield from _packing(cfg)
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
     if cfg.model.path is not None:
@@ -289,6 +293,15 @@ def _media(cfg: Config) -> Iterator[Problem]:
         yield Problem("media.http_hosts", "lists hosts, but media.allow_http is false: set it to true, or leave the list empty")
 
 
+def _packing(cfg: Config) -> Iterator[Problem]:
+    packing, context = cfg.trainer.packing, cfg.backend.max_model_len
+    if packing.enabled and cfg.trainer.micro_batch:
+        yield Problem("trainer.micro_batch", f"is {cfg.trainer.micro_batch}, must be 0 with trainer.packing.enabled=true")
+    if packing.enabled and packing.max_tokens < context:
+        text = f"is {packing.max_tokens}, less than one sequence of backend.max_model_len={context}"
+        yield Problem("trainer.packing.max_tokens", text)
+
+
 def _vllm(cfg: Config) -> Iterator[Problem]:
     if cfg.backend.name != "vllm":
         return
@@ -324,6 +337,11 @@ def _parallel(cfg: Config) -> Iterator[Problem]:
     if (cfg.trainer.device == "cuda") != (c.gpus_per_node > 0):
         remedy = "set cluster.gpus_per_node" if c.gpus_per_node == 0 else "set trainer.device=cuda"
         yield Problem("trainer.device", f"is {cfg.trainer.device}, but cluster.gpus_per_node is {c.gpus_per_node}: {remedy}")
+    if c.gpus_per_node and c.trainer_ranks and c.trainer_ranks > (gpus := (c.nodes - c.engine_nodes) * c.gpus_per_node):
+        yield Problem("cluster.trainer_ranks", f"is {c.trainer_ranks}, but the trainer has {gpus} GPUs: one a rank")
+    if c.launcher != "inproc" and cfg.media.store == "memory":
+        text = f"is 'memory', which other processes cannot see: cluster.launcher={c.launcher} needs shared_memory"
+        yield Problem("media.store", text)
     lay, p = layout(cfg), cfg.parallelism
     for names, size in (("tp·pp·cp", p.tp * p.pp * p.cp), ("ep·etp·pp", p.ep * p.etp * p.pp)):
         if lay.world % size:

@@ -34,10 +34,11 @@ def model_ranks(p: ParallelismConfig) -> int:
 
 
 def layout(cfg: Config) -> Layout:
-    """The layout of a configuration; without GPUs there is one copy of the model on either side."""
+    """The layout of a configuration; without GPUs there is one copy of the model on either side, unless
+    `cluster.trainer_ranks` asks for more."""
     c, p = cfg.cluster, cfg.parallelism
     colocated = c.engine_nodes == 0
-    world = (c.nodes - c.engine_nodes) * c.gpus_per_node or model_ranks(p)
+    world = c.trainer_ranks or (c.nodes - c.engine_nodes) * c.gpus_per_node or model_ranks(p)
     replica = model_ranks(cfg.backend.parallelism)
     engine_world = (c.nodes if colocated else c.engine_nodes) * c.gpus_per_node or replica
     return Layout(
@@ -48,6 +49,11 @@ def layout(cfg: Config) -> Layout:
         replica_ranks=replica,
         colocated=colocated,
     )
+
+
+def store_name(cfg: Config) -> str:
+    """The media store's name: processes share pictures by shared memory."""
+    return cfg.media.store or ("memory" if cfg.cluster.launcher == "inproc" else "shared_memory")
 
 
 def train_batch(cfg: Config) -> int:

@@ -199,7 +199,7 @@ class MediaConfig:
     allow_http: bool = False  #: fetch http(s) URLs, from public addresses only
     http_hosts: list[str] = field(default_factory=list)  #: hosts that may have a private address
     fetch_timeout_s: float = 10.0  #: longest fetch of one URL, redirects and body included, in seconds
-    store: str = "memory"  #: memory or shared_memory
+    store: str | None = None  #: memory or shared_memory; null takes memory where all is one process
     store_mb: int = 4096  #: most pixels that the store keeps, in MiB; what a running step uses is never dropped
     max_per_prompt: int = 8  #: most pictures of one prompt
 
@@ -324,6 +324,14 @@ class WarmupConfig:
 
 
 @dataclass
+class PackingConfig:
+    """Several sequences in one row of a forward pass, without padding."""
+
+    enabled: bool = False  #: pack; `trainer.micro_batch` then must be 0
+    max_tokens: int = 4096  #: tokens of one row, prompts and completions; the row of a rank is one microbatch
+
+
+@dataclass
 class TrainerConfig:
     """The optimizer and its loop."""
 
@@ -338,7 +346,9 @@ class TrainerConfig:
     beta1: float = 0.9  #: AdamW first moment
     beta2: float = 0.999  #: AdamW second moment
     grad_clip: float = 1.0  #: largest gradient norm
-    micro_batch: int = 0  #: sequences of one forward pass; 0 takes the whole batch
+    micro_batch: int = 0  #: sequences of one forward pass of a rank; 0 takes all that it has
+    packing: PackingConfig = field(default_factory=PackingConfig)  #: rows without padding
+    data_parallel: str = "ddp"  #: several ranks: ddp keeps the whole model on each, fsdp2 shards weights and optimizer states
     threads: int = 0  #: torch threads; 0 keeps torch's choice
     activation_checkpointing: bool = False  #: recompute activations in the backward pass
     warmup: WarmupConfig = field(default_factory=WarmupConfig)  #: supervised cold start
@@ -383,6 +393,7 @@ class ClusterConfig:
     engine_nodes: int = 0  #: machines for engines; 0 shares the trainer's
     gpu_memory_gb: float = 80.0  #: memory of one GPU, in GB, for the `--dry-run` estimate
     launcher: str = "inproc"  #: inproc, process or ray
+    trainer_ranks: int | None = None  #: ranks of the trainer; null: one a GPU, on the CPU as many as the layout needs
 
 
 @dataclass

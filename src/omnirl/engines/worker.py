@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
-from omnirl.types import Completion, Deadline, GenerationRequest, MediaStore, RequestHandle, WeightBucket
+from omnirl.models.shared import open_shared
+from omnirl.types import (
+    Completion,
+    Deadline,
+    GenerationRequest,
+    MediaStore,
+    RequestHandle,
+    SharedWeights,
+    WeightBucket,
+)
 
 from . import make_engine
 
@@ -44,6 +53,11 @@ class EngineWorker:
 
     def update_weights(self, bucket: WeightBucket) -> None:
         self.engine.update_weights(bucket)
+
+    def update_shared(self, shared: SharedWeights) -> None:
+        """Take all weights from shared memory."""
+        with open_shared(shared) as tensors:
+            self.engine.update_weights(WeightBucket(tensors))
 
     def finish_update(self, version: int) -> None:
         self.engine.finish_update(version)

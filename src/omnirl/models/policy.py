@@ -33,6 +33,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from omnirl.errors import ModelError, PlaceholderMismatch
 from omnirl.types import EncodedPrompt, MediaRef, ModelSpec
 
+from .segments import Segments
 from .weights import View, load_views, read_views
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -144,8 +145,9 @@ class Policy(ABC):
         """uint8 `[H, W, 3]` at final size → one `[num_tokens, width]` a picture; pictures of one size run as a batch."""
 
     @abstractmethod
-    def forward(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
-        """Right-padded ids int64 `[B, T]` → final hidden states `[B, T, hidden]`."""
+    def forward(self, ids: Tensor, placements: Sequence[Placement], segments: Segments | None = None) -> Tensor:
+        """Right-padded ids int64 `[B, T]`, or a packed row `[1, T]` with its `segments` → final hidden states `[B, T,
+        hidden]`."""
 
     @abstractmethod
     def start(self, ids: Tensor, mask: Tensor, placements: Sequence[Placement]) -> Decoding:
@@ -156,20 +158,29 @@ class Policy(ABC):
         """`[..., hidden]` → float32 `[..., vocab]`."""
 
     @abstractmethod
-    def views(self) -> Mapping[str, View]:
-        """Checkpoint name → writable view of the model's own storage."""
+    def views(self, state: Mapping[str, Tensor] | None = None) -> Mapping[str, View]:
+        """Checkpoint name → writable view of the model's own storage, or of `state`: whole tensors under the module's names."""
 
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
         """Trainable parameters with their module names."""
         return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Every weight under its checkpoint name, which is the wire form of a refit: views, or copies where layouts differ."""
-        return read_views(self.views())
+    def blocks(self) -> list[torch.nn.Module]:
+        """Layers of the language model: what is sharded one by one. The vision tower is not, since one rank may have pictures
+        and another none."""
+        modules = self.model.named_modules()
+        return [m for name, m in modules if isinstance(m, GradientCheckpointingLayer) and "language_model" in name]
 
-    def load_weights(self, wire: Mapping[str, Tensor], *, whole: bool = False) -> None:
-        """Copy checkpoint-named tensors into the model: all, or none. Raises `WeightMismatch`, as `load_views` says."""
-        load_views(self.views(), wire, whole=whole)
+    def weights(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Every weight under its checkpoint name, which is the wire form of a refit: views, or copies where layouts differ."""
+        return read_views(self.views(state))
+
+    def load_weights(
+        self, wire: Mapping[str, Tensor], *, whole: bool = False, state: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Copy checkpoint-named tensors into the model, or into `state`: all, or none. Raises `WeightMismatch`, as `load_views`
+        says."""
+        load_views(self.views(state), wire, whole=whole)
 
     def checkpoint_activations(self) -> None:
         """Recompute each layer's activations in the backward pass. Layers do so only in training mode; what is inside them

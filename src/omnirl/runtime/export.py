@@ -38,7 +38,7 @@ def export(run: Path, out: Path, *, step: int | None = None, force: bool = False
             f"{folder.config}: the run started from model.path={cfg.model.path}, which is not there; "
             "start the export in the folder where the run was started"
         )
-    from omnirl.trainers.torch import export_checkpoint  # torch
+    from omnirl.trainers.state import export_checkpoint  # torch
 
     export_checkpoint(ensure_model(cfg), cfg.model.dtype, checkpoint.folder / "trainer", out)
     return checkpoint

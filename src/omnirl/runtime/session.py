@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from omnirl.config.layout import layout, store_name
 from omnirl.config.schema import Config
 from omnirl.errors import ConfigError
 from omnirl.media import DictStore, ImagePolicy, MediaLoader, Sources, make_store, parse_color
@@ -32,7 +33,7 @@ def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
 
 def media_store(cfg: Config) -> MediaStore:
     """The store that `media.store` names, of at most `media.store_mb`."""
-    return make_store(cfg.media.store, cfg.media.store_mb)
+    return make_store(store_name(cfg), cfg.media.store_mb)
 
 
 def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
@@ -72,8 +73,9 @@ def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractC
         "trainer": cfg.trainer,
         "algo": cfg.algo,
         "temperature": cfg.rollout.temperature,
+        "timeout_s": cfg.rollout.timeout_s,
     }
-    return _group(cfg, TRAINERS[cfg.trainer.name], checkpoint, store, settings)
+    return _group(cfg, TRAINERS[cfg.trainer.name], checkpoint, store, settings, layout(cfg).world)
 
 
 def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractContextManager[WorkerGroup]:
@@ -89,7 +91,7 @@ def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractCo
 
 @contextmanager
 def _group(
-    cfg: Config, factory: str, checkpoint: Path, store: MediaStore, settings: Mapping[str, Any]
+    cfg: Config, factory: str, checkpoint: Path, store: MediaStore, settings: Mapping[str, Any], size: int = 1
 ) -> Iterator[WorkerGroup]:
     launcher = make_launcher(cfg.cluster.launcher)
     if launcher.name != "inproc" and isinstance(store, DictStore):
@@ -97,7 +99,7 @@ def _group(
             f"cluster.launcher={launcher.name} starts other processes, which cannot see media.store=memory; "
             "set media.store=shared_memory."
         )
-    group = launcher.start(factory, {"checkpoint": checkpoint, "store": store, **settings})
+    group = launcher.start(factory, {"checkpoint": checkpoint, "store": store, **settings}, size)
     try:
         yield group
     finally:

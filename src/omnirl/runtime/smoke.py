@@ -336,7 +336,7 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """Checkpoint name → float32 array."""
     from safetensors.torch import load_file
 
-    from omnirl.trainers.torch import WEIGHTS
+    from omnirl.trainers.state import WEIGHTS
 
     return {name: tensor.float().numpy() for name, tensor in load_file(checkpoint.folder / "trainer" / WEIGHTS).items()}
 

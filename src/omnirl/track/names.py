@@ -126,6 +126,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("eval/length_mean", "Mean number of generated tokens of an answer"),
     Metric("sync/bytes", "Bytes of weights sent to the engines"),
     Metric("sync/tensors", "Tensors sent to the engines"),
+    Metric("perf/padding_share", "Positions of the trainer's forward passes that hold no token", "1 − tokens / positions"),
     Metric("perf/tokens_per_s", "Generated tokens per second of the whole step"),
     Metric("perf/model_share", "Share of the step that is model compute", "(generate + logprobs + train) / step"),
     Metric("perf/tracker_failures", "Rows that a failing metric sink has lost so far"),

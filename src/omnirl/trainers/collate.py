@@ -1,9 +1,14 @@
-"""`TrainingSample`s → right-padded tensors and the flat positions whose log-probs are needed.
+"""`TrainingSample`s → the tensors of a forward pass and the positions whose log-probs are needed.
 
-Causal layers never look right, so padding on the right needs no mask and changes nothing.
+Either a row a sample, padded on the right: causal layers never look right, so this needs no mask and changes nothing. Or all in
+one row without padding, with `Segments` that keep them apart.
+
+Example:
+    collate([a, b], pad_id=3, device=cpu).ids              # [2, longest]
+    collate([a, b], pad_id=3, device=cpu, packed=True).ids # [1, len(a) + len(b)]
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,52 +16,64 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from omnirl.models.segments import Segments
 from omnirl.types import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collated:
-    """`ids` int64 `[B, T]`: prompt then response. `rows`, `columns` int64 `[N]`: position *before* each response token, whose
-    hidden state predicts it. `targets` int64 `[N]`. `slots` int64 `[N]`: index of the token in a flattened `[B, R]`, R the
-    longest response."""
+    """`ids` int64 `[B, T]`, or `[1, T]` packed: prompt then response. `starts`: each sample's row and first column. `rows`,
+    `columns` int64 `[N]`: position *before* each response token, whose hidden state predicts it. `targets` int64 `[N]`. `slots`
+    int64 `[N]`: index of the token in a flattened `[B, R]`, R the longest response and B = `size` the number of samples."""
 
     ids: Tensor
+    starts: tuple[tuple[int, int], ...]
     rows: Tensor
     columns: Tensor
     targets: Tensor
     slots: Tensor
     longest: int
+    size: int
+    segments: Segments | None
 
     def unflatten(self, values: Tensor) -> Tensor:
         """Per-token `[N]` → `[B, R]`, zeros where there is no token."""
-        padded = values.new_zeros(self.ids.shape[0] * self.longest)
+        padded = values.new_zeros(self.size * self.longest)
         return padded.index_copy(0, self.slots, values).view(-1, self.longest)
 
 
-def collate(samples: Sequence[TrainingSample], pad_id: int, device: torch.device) -> Collated:
+def collate(samples: Sequence[TrainingSample], pad_id: int, device: torch.device, *, packed: bool = False) -> Collated:
     """Needs at least one sample, each with at least one response token."""
     prompts = [s.prompt.ids.array for s in samples]
     lengths = np.array([len(p) for p in prompts])
     responses = np.array([len(s.response) for s in samples])
     longest = int(responses.max())
-    ids = np.full((len(samples), int((lengths + responses).max())), pad_id, dtype=np.int64)
-    for row, (prompt, sample) in enumerate(zip(prompts, samples, strict=True)):
-        ids[row, : len(prompt)] = prompt
-        ids[row, len(prompt) : len(prompt) + len(sample.response)] = sample.response
-    rows = np.repeat(np.arange(len(samples)), responses)
+    totals = lengths + responses
+    numbers = np.arange(len(samples))
+    if packed:
+        row_of, column_of = np.zeros_like(numbers), totals.cumsum() - totals
+    else:
+        row_of, column_of = numbers, np.zeros_like(numbers)
+    ids = np.full((int(row_of.max()) + 1, int((column_of + totals).max())), pad_id, dtype=np.int64)
+    starts = tuple(zip(row_of.tolist(), column_of.tolist(), strict=True))
+    for (row, column), prompt, sample in zip(starts, prompts, samples, strict=True):
+        ids[row, column : column + len(prompt) + len(sample.response)] = np.concatenate([prompt, sample.response])
     within = np.concatenate([np.arange(n) for n in responses])
-    columns = within + np.repeat(lengths, responses) - 1
+    columns = within + np.repeat(column_of + lengths, responses) - 1
 
     def tensor(array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(device)
 
     return Collated(
         ids=tensor(ids),
-        rows=tensor(rows),
+        starts=starts,
+        rows=tensor(np.repeat(row_of, responses)),
         columns=tensor(columns),
         targets=tensor(np.concatenate([s.response for s in samples]).astype(np.int64)),
-        slots=tensor(rows * longest + within),
+        slots=tensor(np.repeat(numbers, responses) * longest + within),
         longest=longest,
+        size=len(samples),
+        segments=Segments.of(totals.tolist(), device) if packed else None,
     )
 
 
@@ -66,10 +83,3 @@ def pad(arrays: Sequence[NDArray[np.float32]], longest: int, device: torch.devic
     for row, array in enumerate(arrays):
         out[row, : len(array)] = array
     return torch.from_numpy(out).to(device)
-
-
-def microbatches(samples: Sequence[TrainingSample], size: int) -> Iterator[Sequence[TrainingSample]]:
-    """Consecutive slices of at most `size` samples (0: all at once)."""
-    step = size or len(samples)
-    for start in range(0, len(samples), step):
-        yield samples[start : start + step]

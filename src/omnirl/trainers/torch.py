@@ -1,6 +1,7 @@
-"""The reference trainer: one process, AdamW over the transformers model.
+"""The reference trainer: AdamW over the transformers model, on one rank or data-parallel ones.
 
-Batches in, metrics out; weights leave under checkpoint names.
+Batches in, metrics out; weights leave under checkpoint names. Every rank gets every command with the whole batch and computes
+its part; the first rank's result is the answer.
 
 Example:
     trainer = TorchTrainer(checkpoint, store, cfg.model, cfg.trainer, cfg.algo, temperature=1.0)
@@ -8,36 +9,49 @@ Example:
     metrics = trainer.train_step(TrainingBatch.of(samples), lr=2e-4)
 """
 
-import copy
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from omnirl.algo.classes import token_classes
 from omnirl.algo.logprobs import token_logprobs
 from omnirl.algo.loss import LossInputs, LossOutput, policy_loss, supervised_loss
 from omnirl.algo.metrics import combine
 from omnirl.config.schema import AlgoConfig, ModelConfig, TrainerConfig
-from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
+from omnirl.errors import ModelError, TrainingDiverged
 from omnirl.models import load_policy
 from omnirl.models.policy import Policy, place
-from omnirl.types import MediaStore, TrainingBatch, TrainingSample, WeightBucket
+from omnirl.models.shared import share
+from omnirl.types import MediaStore, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
 
-from .collate import Collated, collate, microbatches, pad
+from .collate import Collated, collate, pad
+from .ranks import Ranks
+from .split import MicroBatch, Split, pack, split
+from .state import TrainerState, export_whole, whole_state
 
-WEIGHTS, REFERENCE, OPTIMIZER = "model.safetensors", "reference.safetensors", "optimizer.pt"
+Loss = Callable[[Tensor, Sequence[TrainingSample], Collated], LossOutput]
+
+
+class Whole(nn.Module):
+    """The module around a model whose `forward` is a whole pass, so that FSDP gathers what it shards around all of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, action: Callable[[], Tensor]) -> Tensor:
+        return action()
 
 
 class TorchTrainer:
-    """Implements `Trainer` on one device."""
+    """Implements `Trainer` on one device a rank."""
 
     def __init__(
         self,
@@ -47,35 +61,46 @@ class TorchTrainer:
         trainer: TrainerConfig,
         algo: AlgoConfig,
         temperature: float,
+        timeout_s: float = 600.0,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
+        """`timeout_s`: deadline of a collective. Raises `ModelError`."""
         if trainer.threads:
             torch.set_num_threads(trainer.threads)
         self._store = store
         self._settings = trainer
         self._algo = algo
         self._temperature = temperature
-        self._policy = load_policy(checkpoint, model.dtype, trainer.device)
-        self._reference: Policy | None = None
-        _freeze(self._policy, model.freeze)
+        self._ranks = Ranks(rank, world_size, trainer.device, trainer.data_parallel, timeout_s)
+        self._policy = load_policy(checkpoint, model.dtype, self._ranks.device)
+        freeze(self._policy, model.freeze)
         if trainer.activation_checkpointing:
             self._policy.checkpoint_activations()
+        self._whole = Whole(self._policy.model)
+        self._ranks.shard(self._whole, self._policy.blocks())
+        self._reference: dict[str, Tensor] | None = None
         self._optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> torch.optim.AdamW:
-        return torch.optim.AdamW([p for _, p in self._policy.parameters()], fused=True, **self._optimizer_settings())
-
-    def _optimizer_settings(self) -> dict[str, Any]:
         settings = self._settings
-        return {"lr": settings.lr, "betas": (settings.beta1, settings.beta2), "weight_decay": settings.weight_decay}
+        return torch.optim.AdamW(
+            self._parameters(),
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        return [parameter for _, parameter in self._policy.parameters()]
 
     def begin_policy(self) -> None:
         """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
         self._optimizer = self._new_optimizer()
         if self._algo.kl.coef:
-            self._reference = self._frozen_copy()
-
-    def _frozen_copy(self) -> Policy:
-        return type(self._policy)(copy.deepcopy(self._policy.model).requires_grad_(False), self._policy.spec)
+            self._reference = {name: p.detach().clone() for name, p in self._policy.parameters()}
 
     def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
         def loss(logprobs: Tensor, samples: Sequence[TrainingSample], collated: Collated) -> LossOutput:
@@ -119,24 +144,13 @@ class TorchTrainer:
             classes=pad([token_classes(s) for s in samples], longest, device),
         )
 
-    def _update(
-        self,
-        batch: TrainingBatch,
-        lr: float,
-        loss: Callable[[Tensor, Sequence[TrainingSample], Collated], LossOutput],
-        phase: str,
-    ) -> dict[str, float]:
+    def _update(self, batch: TrainingBatch, lr: float, loss: Loss, phase: str) -> dict[str, float]:
         """One optimizer step over all microbatches. Raises `TrainingDiverged` before weights are touched."""
         self._optimizer.zero_grad(set_to_none=True)
-        parts = []
-        for samples in microbatches(batch.samples, self._settings.micro_batch):
-            collated = self._collate(samples)
-            output = loss(self._logprobs(self._policy, samples, collated), samples, collated)
-            output.loss.backward()
-            parts.append(output.floats())
-        metrics = combine(parts, "microbatches")
-        parameters = [p for _, p in self._policy.parameters()]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._settings.grad_clip))
+        plan = self._split(batch)
+        parts = [part for micro in plan.ranks[self._ranks.rank] for part in self._backward(batch, micro, loss)]
+        metrics = combine(self._ranks.gather(parts), "microbatches")
+        norm = self._ranks.reduce_gradients(self._parameters(), self._settings.grad_clip)
         if not np.isfinite(norm) or not np.isfinite(metrics[f"{phase}/loss"]):
             self._optimizer.zero_grad(set_to_none=True)
             raise TrainingDiverged(
@@ -146,10 +160,25 @@ class TorchTrainer:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
-        return {**metrics, f"{phase}/grad_norm": norm, f"{phase}/lr": lr}
+        return {**metrics, f"{phase}/grad_norm": norm, f"{phase}/lr": lr, "perf/padding_share": plan.padding_share}
+
+    def _split(self, batch: TrainingBatch) -> Split:
+        lengths = [len(s.prompt.ids) + len(s.response) for s in batch.samples]
+        ranks, packing = self._ranks, self._settings.packing
+        if packing.enabled:
+            return pack(lengths, ranks=ranks.size, max_tokens=packing.max_tokens, even=ranks.sharded)
+        return split(lengths, ranks=ranks.size, micro_batch=self._settings.micro_batch, even=ranks.sharded)
+
+    def _backward(self, batch: TrainingBatch, micro: MicroBatch, loss: Loss) -> list[dict[str, float]]:
+        """Add the gradient of one microbatch; its metrics, none for a filler."""
+        samples = _samples(batch, micro)
+        collated = self._collate(samples)
+        output = loss(self._logprobs(samples, collated), samples, collated)
+        output.loss.backward()
+        return [output.floats()] if micro else []
 
     def logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
-        return self._score(self._policy, batch)
+        return self._score(batch)
 
     def reference_logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         if self._reference is None:
@@ -157,67 +186,114 @@ class TorchTrainer:
                 "there is no reference model: it is kept from the start of GRPO on when `algo.kl.coef` is not 0 there; "
                 "resume with `algo.kl.coef=0`, or start a new run."
             )
-        return self._score(self._reference, batch)
+        with self._swapped(self._reference):
+            return self._score(batch)
+
+    @contextmanager
+    def _swapped(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """The trained parameters have `values`, and `values` theirs, for a while: one tensor of extra memory at a time."""
+
+        @torch.no_grad()
+        def swap() -> None:
+            for name, parameter in self._policy.parameters():
+                kept = parameter.detach().clone()
+                parameter.copy_(values[name])
+                values[name].copy_(kept)
+
+        swap()
+        try:
+            yield
+        finally:
+            swap()
 
     @torch.no_grad()
-    def _score(self, policy: Policy, batch: TrainingBatch) -> list[NDArray[np.float32]]:
-        scores: list[NDArray[np.float32]] = []
-        for samples in microbatches(batch.samples, self._settings.micro_batch):
-            padded = self._logprobs(policy, samples, self._collate(samples)).cpu().numpy()
-            scores += [row[: len(s.response)].copy() for row, s in zip(padded, samples, strict=True)]
-        return scores
+    def _score(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
+        """All samples' scores on the first rank, in order; nothing on the others."""
+        scores: list[tuple[int, NDArray[np.float32]]] = []
+        for micro in self._split(batch).ranks[self._ranks.rank]:
+            samples = _samples(batch, micro)
+            padded = self._logprobs(samples, self._collate(samples)).cpu().numpy()
+            scores += [(i, row[: len(batch.samples[i].response)].copy()) for i, row in zip(micro, padded, strict=False)]
+        self._ranks.reshard(self._whole)
+        gathered = self._ranks.gather(scores)
+        return [row for _, row in sorted(gathered, key=lambda pair: pair[0])] if self._ranks.first else []
 
     def _collate(self, samples: Sequence[TrainingSample]) -> Collated:
-        return collate(samples, self._policy.spec.pad_id, self._policy.device)
+        packed = self._settings.packing.enabled
+        return collate(samples, self._policy.spec.pad_id, self._policy.device, packed=packed)
 
-    def _logprobs(self, policy: Policy, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
+    def _logprobs(self, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
         """float32 `[B, R]` of the response tokens; every picture of the batch is encoded once."""
+        return batch.unflatten(self._whole(lambda: self._flat_logprobs(samples, batch)))
+
+    def _flat_logprobs(self, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
+        policy = self._policy
         digests = list(dict.fromkeys(ref.digest for sample in samples for ref in sample.prompt.media))
         features = dict(zip(digests, policy.encode([self._store.get(digest) for digest in digests]), strict=True))
-        placements = [p for row, sample in enumerate(samples) for p in place(sample.prompt, row, 0, features)]
-        hidden = policy.forward(batch.ids, placements)[batch.rows, batch.columns]
+        starts = zip(samples, batch.starts, strict=True)
+        placements = [p for sample, (row, column) in starts for p in place(sample.prompt, row, column, features)]
+        hidden = policy.forward(batch.ids, placements, batch.segments)[batch.rows, batch.columns]
         flat = token_logprobs(policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
-        return batch.unflatten(flat)
+        if self._ranks.sharded and torch.is_grad_enabled():
+            flat = flat + _touch(self._parameters())
+        return flat
 
     def weights(self) -> Iterator[WeightBucket]:
-        yield WeightBucket(self._policy.weights())
+        """One bucket on the first rank; the others only take part."""
+        state = whole_state(self._policy.model)
+        if self._ranks.first:
+            yield WeightBucket(self._policy.weights(state))
+
+    def share_weights(self, segment: str) -> SharedWeights | None:
+        return next((share(bucket.tensors, segment) for bucket in self.weights()), None)
 
     def save(self, folder: Path) -> None:
-        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference. Raises `CheckpointError`."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(_contiguous(self._policy.weights()), folder / WEIGHTS)
-            torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
-            if self._reference is not None:
-                save_file(_contiguous(self._reference.weights()), folder / REFERENCE)
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors hide the disk's own error
-            raise CheckpointError(f"{folder}: the trainer cannot be saved ({error}); make room there.") from error
+        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference: whole tensors, which any number of ranks
+        loads. Raises `CheckpointError`."""
+        self._state().save(folder, self._ranks)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, with this run's own weight decay and betas.
 
         Raises `CheckpointError` when a file is missing or damaged, or was saved by another model or with other frozen parts.
         """
-        try:
-            self._policy.load_weights(load_file(folder / WEIGHTS), whole=True)
-            self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
-            self._reference = None
-            if self._algo.kl.coef and (folder / REFERENCE).is_file():
-                self._reference = self._frozen_copy()
-                self._reference.load_weights(load_file(folder / REFERENCE), whole=True)
-        except (OSError, ValueError, RuntimeError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"{folder}: this trainer checkpoint cannot be loaded ({error}).") from error
-        self._optimizer.param_groups[0].update(self._optimizer_settings())
+        self._reference = self._state().load(folder, with_reference=bool(self._algo.kl.coef))
+
+    def _state(self) -> TrainerState:
+        return TrainerState(self._policy, self._optimizer, self._reference)
 
     def export(self, folder: Path) -> None:
         """A Hugging Face directory that every engine loads."""
-        self._policy.export(folder)
+        if not self._ranks.sharded:
+            self._ranks.together(lambda: self._policy.export(folder))
+            return
+        state = whole_state(self._policy.model)
+        self._ranks.together(lambda: export_whole(self._policy, state, folder))
 
     def close(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        self._ranks.close()
 
 
-def _freeze(policy: Policy, prefixes: Sequence[str]) -> None:
+def _samples(batch: TrainingBatch, micro: MicroBatch) -> list[TrainingSample]:
+    """The samples of a microbatch; a filler computes the shortest one for nothing."""
+    if micro:
+        return [batch.samples[i] for i in micro]
+    shortest = min(batch.samples, key=lambda s: len(s.prompt.ids) + len(s.response))
+    return [replace(shortest, loss_mask=np.zeros_like(shortest.loss_mask))]
+
+
+def _touch(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Zero, with gradient zero for every parameter that is whole at the end of a pass: those outside the sharded blocks.
+
+    Shards are reduced where there is a gradient, and all ranks must agree on that: one has pictures, another only text.
+    """
+    outside = [p for p in parameters if not isinstance(p, DTensor)]
+    return torch.stack([p.flatten()[:0].sum(dtype=torch.float32) for p in outside]).sum()
+
+
+def freeze(policy: Policy, prefixes: Sequence[str]) -> None:
+    """Leave out of training every parameter whose name starts with one of `prefixes`. Raises `ModelError`."""
     for prefix in prefixes:
         found = [p for name, p in policy.model.named_parameters() if name.startswith(prefix)]
         if not found:
@@ -227,21 +303,3 @@ def _freeze(policy: Policy, prefixes: Sequence[str]) -> None:
             parameter.requires_grad_(False)
     if not any(True for _ in policy.parameters()):
         raise ModelError(f"model.freeze: nothing is left to train with {list(prefixes)} frozen.")
-
-
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses views that share memory (stacked experts)."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
-
-
-def export_checkpoint(base: Path, dtype: str, saved: Path, folder: Path) -> None:
-    """Weights that `TorchTrainer.save` wrote to `saved` → a Hugging Face directory; on the CPU, without an optimizer.
-
-    `base`: the checkpoint that the training started from. Raises `CheckpointError`, `ModelError`.
-    """
-    policy = load_policy(base, dtype, "cpu")
-    try:
-        policy.load_weights(load_file(saved / WEIGHTS), whole=True)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"{saved / WEIGHTS}: these weights cannot be loaded ({error}).") from error
-    policy.export(folder)

@@ -24,11 +24,11 @@ from .seams import (
     RequestHandle,
     Tracker,
     Trainer,
-    WeightBucket,
     WeightSync,
     WorkerGroup,
 )
 from .trajectory import Group, Reward, TrainingBatch, TrainingSample, Trajectory, Turn
+from .weights import SharedWeights, WeightBucket, WeightEntry
 
 __all__ = [
     "CompactIds",
@@ -56,6 +56,7 @@ __all__ = [
     "RequestHandle",
     "Reward",
     "SamplingParams",
+    "SharedWeights",
     "SizeRule",
     "StopReason",
     "TextPart",
@@ -70,6 +71,7 @@ __all__ = [
     "VideoSampling",
     "VideoSettings",
     "WeightBucket",
+    "WeightEntry",
     "WeightSync",
     "WorkerGroup",
     "spans",

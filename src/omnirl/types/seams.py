@@ -16,6 +16,7 @@ from .generation import Completion, Deadline, Delta, GenerationRequest
 from .media import MediaRef
 from .prompt import Message, Prompt
 from .trajectory import Reward, TrainingBatch, Turn
+from .weights import SharedWeights, WeightBucket
 
 
 class MediaStore(Protocol):
@@ -62,14 +63,6 @@ class EngineCapabilities:
     bytes_in: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightBucket:
-    """Full tensors under Hugging Face checkpoint names. Values are anything that the receiver can copy from (torch tensors in
-    one process, numpy arrays or shared memory across processes)."""
-
-    tensors: Mapping[str, Any]
-
-
 class Engine(Protocol):
     """Generates completions. `version` is that of the weights loaded last."""
 
@@ -95,7 +88,7 @@ class Engine(Protocol):
 
 
 class Trainer(Protocol):
-    """Every rank runs these as commands, in the same order."""
+    """Every rank runs these as commands with the same arguments, in the same order; the first rank's result is the answer."""
 
     def warmup_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
         """One supervised step (cross-entropy on the responses)."""
@@ -112,7 +105,11 @@ class Trainer(Protocol):
     def begin_policy(self) -> None:
         """Start of the policy-gradient phase: a fresh optimizer, and the current weights become the reference."""
 
-    def weights(self) -> Iterator[WeightBucket]: ...
+    def weights(self) -> Iterator[WeightBucket]:
+        """All weights by reference, for an engine in the same process."""
+
+    def share_weights(self, segment: str) -> SharedWeights | None:
+        """All weights in a new shared-memory segment, for engines in other processes; the first rank's answer counts."""
 
     def save(self, folder: Path) -> None: ...
 

@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMamba2Mixer
 
 from omnirl.media.pixels import normalize
 from omnirl.types import ModelSpec
 
 from ..policy import Decoding, Placement, Policy, flat_index
+from ..segments import Segments, separate
 from ..weights import View
 from .weights import checkpoint_views
 
@@ -50,6 +52,10 @@ class OmniPolicy(Policy):
     #: initialised to the identity and ignored by vLLM: training them would make engines differ
     frozen = ("layer_scale",)
 
+    def __init__(self, model: Any, spec: ModelSpec) -> None:
+        super().__init__(model, spec)
+        separate([m for m in model.modules() if isinstance(m, NemotronHMamba2Mixer)])
+
     def pixel_values(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
         return pixel_values(self.model, self.spec, pictures)
 
@@ -65,14 +71,22 @@ class OmniPolicy(Policy):
         index = flat_index(placements, ids.shape[1], ids.device)
         return embeds.flatten(0, 1).index_copy(0, index, features).view_as(embeds)
 
-    def hidden(self, embeds: Tensor, cache: DynamicCache | None = None, mask: Tensor | None = None) -> Tensor:
-        """Final hidden states `[B, T, hidden]`. `mask` `[B, past + T]` marks real tokens of a left-padded batch."""
+    def hidden(
+        self,
+        embeds: Tensor,
+        cache: DynamicCache | None = None,
+        mask: Tensor | None = None,
+        segments: Segments | None = None,
+    ) -> Tensor:
+        """Final hidden states `[B, T, hidden]`. `mask` `[B, past + T]` marks real tokens of a left-padded batch; `segments` are
+        the sequences of a packed row, B = 1."""
+        packed = {} if segments is None else segments.arguments()
         return self.model.language_model.model(
-            inputs_embeds=embeds, past_key_values=cache, attention_mask=mask, use_cache=cache is not None
+            inputs_embeds=embeds, past_key_values=cache, attention_mask=mask, use_cache=cache is not None, **packed
         ).last_hidden_state
 
-    def forward(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
-        return self.hidden(self.embed(ids, placements))
+    def forward(self, ids: Tensor, placements: Sequence[Placement], segments: Segments | None = None) -> Tensor:
+        return self.hidden(self.embed(ids, placements), segments=segments)
 
     def start(self, ids: Tensor, mask: Tensor, placements: Sequence[Placement]) -> Decoding:
         cache = DynamicCache(config=self.model.config.text_config)
@@ -86,5 +100,5 @@ class OmniPolicy(Policy):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.model.language_model.lm_head(hidden).float()
 
-    def views(self) -> Mapping[str, View]:
-        return checkpoint_views(self.model)
+    def views(self, state: Mapping[str, Tensor] | None = None) -> Mapping[str, View]:
+        return checkpoint_views(self.model, state)

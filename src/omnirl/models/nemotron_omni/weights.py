@@ -54,9 +54,9 @@ def load_checkpoint_weights(model: torch.nn.Module, wire: Mapping[str, Tensor], 
     load_views(checkpoint_views(model), wire, whole=whole)
 
 
-def checkpoint_views(model: torch.nn.Module) -> dict[str, View]:
-    """Checkpoint name → writable view of the model's own storage."""
-    state = model.state_dict()
+def checkpoint_views(model: torch.nn.Module, state: Mapping[str, Tensor] | None = None) -> dict[str, View]:
+    """Checkpoint name → writable view of the model's own storage, or of `state`: whole tensors under the module's names."""
+    state = model.state_dict() if state is None else state
     views: dict[str, View] = {}
     for name, tensor in state.items():
         if _CONSTANTS.search(name) or _VISION_KV.match(name):

@@ -27,6 +27,7 @@ _CLOSE_S = 30.0  # for the object's own `close`
 _STRAGGLER_S = 5.0  # for the other ranks, once one has failed: they may hang in a collective
 _EXIT_S = 3.0  # between asking a process to leave and killing it
 _POLL_S = 0.2  # a death whose socket a grandchild holds open is seen by polling
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LINES = 20  # last lines of a dead worker that its error quotes
 
 
@@ -241,6 +242,8 @@ def _environment(size: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
+        "GLOO_SOCKET_IFNAME": _LOOPBACK,
+        "NCCL_SOCKET_IFNAME": _LOOPBACK,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
