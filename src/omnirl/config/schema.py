@@ -46,6 +46,16 @@ class ModelShapeConfig:
 
 
 @dataclass
+class LoraConfig:
+    """Low-rank adapters beside frozen weights."""
+
+    rank: int = 0  #: rank of the adapters; 0 trains the weights themselves
+    alpha: float = 32.0  #: an adapter counts alpha / rank
+    dropout: float = 0.0  #: share of an adapter's inputs that a training step drops
+    targets: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])  #: last names of linear layers
+
+
+@dataclass
 class ModelConfig:
     """Which model is trained."""
 
@@ -53,6 +63,7 @@ class ModelConfig:
     path: str | None = None  #: checkpoint directory in Hugging Face layout; null builds `model.tiny` in `cache_dir`
     dtype: str = "float32"  #: float32 or bfloat16
     freeze: list[str] = field(default_factory=list)  #: parameter-name prefixes that are not trained
+    lora: LoraConfig = field(default_factory=LoraConfig)  #: adapters
     tiny: TinyModelConfig = field(default_factory=TinyModelConfig)  #: the miniature model
     shape: ModelShapeConfig = field(default_factory=ModelShapeConfig)  #: size for `--dry-run`
 

@@ -40,5 +40,5 @@ def export(run: Path, out: Path, *, step: int | None = None, force: bool = False
         )
     from omnirl.trainers.state import export_checkpoint  # torch
 
-    export_checkpoint(ensure_model(cfg), cfg.model.dtype, checkpoint.folder / "trainer", out)
+    export_checkpoint(ensure_model(cfg), cfg.model, checkpoint.folder / "trainer", out)
     return checkpoint

@@ -333,12 +333,15 @@ def _gate(text: str, value: float, limit: float) -> str:
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Checkpoint name → float32 array."""
+    """Name → float32 array of what is trained: all weights, or adapters."""
     from safetensors.torch import load_file
 
-    from omnirl.trainers.state import WEIGHTS
+    from omnirl.trainers.lora import ADAPTER as ADAPTER_FILE
+    from omnirl.trainers.state import ADAPTER, WEIGHTS
 
-    return {name: tensor.float().numpy() for name, tensor in load_file(checkpoint.folder / "trainer" / WEIGHTS).items()}
+    folder = checkpoint.folder / "trainer"
+    file = folder / WEIGHTS if (folder / WEIGHTS).is_file() else folder / ADAPTER / ADAPTER_FILE
+    return {name: tensor.float().numpy() for name, tensor in load_file(file).items()}
 
 
 def _number(value: float | None) -> str:

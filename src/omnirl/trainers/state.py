@@ -1,7 +1,8 @@
 """A trainer's state ↔ files of whole tensors, whatever the ranks hold: what two ranks saved, one loads, and the reverse.
 
-`model.safetensors` has the weights under checkpoint names, `optimizer.pt` AdamW's moments and `reference.safetensors` the
-reference of the KL penalty, both under the module's names of the trained parameters.
+`model.safetensors` has the weights under checkpoint names, or `adapter/` LoRA's alone, as a directory that peft loads;
+`optimizer.pt` has AdamW's moments and `reference.safetensors` the reference of the KL penalty, both under the module's names of
+the trained parameters.
 
 Example:
     TrainerState(policy, optimizer, reference).save(folder, ranks)
@@ -19,13 +20,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from omnirl.config.schema import LoraConfig, ModelConfig
 from omnirl.errors import CheckpointError, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.policy import Policy
 
+from .lora import add_adapters, load_adapter, merge, save_adapter
 from .ranks import Ranks, assign, full, like
 
-WEIGHTS, REFERENCE, OPTIMIZER = "model.safetensors", "reference.safetensors", "optimizer.pt"
+WEIGHTS, ADAPTER, REFERENCE, OPTIMIZER = "model.safetensors", "adapter", "reference.safetensors", "optimizer.pt"
 
 _BROKEN = (OSError, ValueError, RuntimeError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError)
 """What reading a damaged or foreign file raises."""
@@ -41,17 +44,22 @@ class TrainerState:
     policy: Policy
     optimizer: torch.optim.Optimizer
     reference: Mapping[str, Tensor] | None
+    lora: LoraConfig
 
     def save(self, folder: Path, ranks: Ranks) -> None:
         """All ranks gather, the first one writes. Raises `CheckpointError`."""
-        weights = self.policy.weights(whole_state(self.policy.model))
+        trained = {name: full(p) for name, p in self.policy.parameters()} if self.lora.rank else {}
+        weights = {} if self.lora.rank else self.policy.weights(whole_state(self.policy.model))
         moments = self._moments()
         reference = None if self.reference is None else {name: full(t) for name, t in self.reference.items()}
 
         def write() -> None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                save_file(_contiguous(weights), folder / WEIGHTS)
+                if self.lora.rank:
+                    save_adapter(folder / ADAPTER, trained, self.lora, self.policy.spec.path)
+                else:
+                    save_file(_contiguous(weights), folder / WEIGHTS)
                 torch.save(moments, folder / OPTIMIZER)
                 if reference is not None:
                     save_file(_contiguous(reference), folder / REFERENCE)
@@ -63,7 +71,7 @@ class TrainerState:
     def load(self, folder: Path, *, with_reference: bool) -> dict[str, Tensor] | None:
         """Every rank reads; returns the reference, if it is wanted and there. Raises `CheckpointError`."""
         try:
-            load_whole(self.policy, load_file(folder / WEIGHTS))
+            _load_trained(self.policy, self.lora, folder)
             self._load_moments(torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu"))
             if not with_reference or not (folder / REFERENCE).is_file():
                 return None
@@ -100,6 +108,16 @@ def whole_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: full(tensor) for name, tensor in model.state_dict().items()}
 
 
+def _load_trained(policy: Policy, lora: LoraConfig, folder: Path) -> None:
+    """All weights, or those of the adapters that `policy` has. Raises what reading a damaged or foreign file raises."""
+    if not lora.rank:
+        load_whole(policy, load_file(folder / WEIGHTS))
+        return
+    parameters = dict(policy.parameters())
+    for name, value in load_adapter(folder / ADAPTER, list(parameters)).items():
+        assign(parameters[name], value)
+
+
 def load_whole(policy: Policy, wire: Mapping[str, Tensor]) -> None:
     """Checkpoint-named whole tensors into a model that may be sharded. Raises `WeightMismatch`."""
     state = whole_state(policy.model)
@@ -116,17 +134,24 @@ def export_whole(policy: Policy, state: Mapping[str, Tensor], folder: Path) -> N
     plain.export(folder)
 
 
-def export_checkpoint(base: Path, dtype: str, saved: Path, folder: Path) -> None:
-    """Weights that `TrainerState.save` wrote to `saved` → a Hugging Face directory; on the CPU, without an optimizer.
+def export_checkpoint(base: Path, model: ModelConfig, saved: Path, folder: Path) -> None:
+    """Weights that `TrainerState.save` wrote to `saved`, adapters merged → a Hugging Face directory; on the CPU, without an
+    optimizer.
 
     `base`: the checkpoint that the training started from. Raises `CheckpointError`, `ModelError`.
     """
-    policy = load_policy(base, dtype, "cpu")
+    policy = load_policy(base, model.dtype, "cpu")
+    if model.lora.rank:
+        add_adapters(policy, model.lora, model.freeze)
+    file = saved / (ADAPTER if model.lora.rank else WEIGHTS)
     try:
-        policy.load_weights(load_file(saved / WEIGHTS), whole=True)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"{saved / WEIGHTS}: these weights cannot be loaded ({error}).") from error
-    policy.export(folder)
+        _load_trained(policy, model.lora, saved)
+    except _BROKEN as error:
+        raise CheckpointError(f"{file}: these weights cannot be loaded ({error}).") from error
+    if model.lora.rank:
+        export_whole(policy, merge(policy.model, policy.model.state_dict()), folder)
+    else:
+        policy.export(folder)
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -32,6 +32,7 @@ from omnirl.models.shared import share
 from omnirl.types import MediaStore, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
 
 from .collate import Collated, collate, pad
+from .lora import add_adapters, dropping, merge
 from .ranks import Ranks
 from .split import MicroBatch, Split, pack, split
 from .state import TrainerState, export_whole, whole_state
@@ -74,7 +75,11 @@ class TorchTrainer:
         self._temperature = temperature
         self._ranks = Ranks(rank, world_size, trainer.device, trainer.data_parallel, timeout_s)
         self._policy = load_policy(checkpoint, model.dtype, self._ranks.device)
-        freeze(self._policy, model.freeze)
+        if model.lora.rank:
+            add_adapters(self._policy, model.lora, model.freeze)
+        else:
+            freeze(self._policy, model.freeze)
+        self._lora = model.lora
         if trainer.activation_checkpointing:
             self._policy.checkpoint_activations()
         self._whole = Whole(self._policy.model)
@@ -148,7 +153,8 @@ class TorchTrainer:
         """One optimizer step over all microbatches. Raises `TrainingDiverged` before weights are touched."""
         self._optimizer.zero_grad(set_to_none=True)
         plan = self._split(batch)
-        parts = [part for micro in plan.ranks[self._ranks.rank] for part in self._backward(batch, micro, loss)]
+        with dropping(self._policy.model, self._seed()):
+            parts = [part for micro in plan.ranks[self._ranks.rank] for part in self._backward(batch, micro, loss)]
         metrics = combine(self._ranks.gather(parts), "microbatches")
         norm = self._ranks.reduce_gradients(self._parameters(), self._settings.grad_clip)
         if not np.isfinite(norm) or not np.isfinite(metrics[f"{phase}/loss"]):
@@ -161,6 +167,12 @@ class TorchTrainer:
             group["lr"] = lr
         self._optimizer.step()
         return {**metrics, f"{phase}/grad_norm": norm, f"{phase}/lr": lr, "perf/padding_share": plan.padding_share}
+
+    def _seed(self) -> int:
+        """Of what this rank's step draws: a function of the steps made, so that a resumed run draws the same."""
+        states = self._optimizer.state.values()
+        made = int(next((state["step"] for state in states if "step" in state), 0))
+        return made * self._ranks.size + self._ranks.rank
 
     def _split(self, batch: TrainingBatch) -> Split:
         lengths = [len(s.prompt.ids) + len(s.response) for s in batch.samples]
@@ -239,8 +251,8 @@ class TorchTrainer:
         return flat
 
     def weights(self) -> Iterator[WeightBucket]:
-        """One bucket on the first rank; the others only take part."""
-        state = whole_state(self._policy.model)
+        """One bucket on the first rank, with adapters merged; the others only take part."""
+        state = merge(self._policy.model, whole_state(self._policy.model))
         if self._ranks.first:
             yield WeightBucket(self._policy.weights(state))
 
@@ -260,14 +272,14 @@ class TorchTrainer:
         self._reference = self._state().load(folder, with_reference=bool(self._algo.kl.coef))
 
     def _state(self) -> TrainerState:
-        return TrainerState(self._policy, self._optimizer, self._reference)
+        return TrainerState(self._policy, self._optimizer, self._reference, self._lora)
 
     def export(self, folder: Path) -> None:
         """A Hugging Face directory that every engine loads."""
-        if not self._ranks.sharded:
+        if not self._ranks.sharded and not self._lora.rank:
             self._ranks.together(lambda: self._policy.export(folder))
             return
-        state = whole_state(self._policy.model)
+        state = merge(self._policy.model, whole_state(self._policy.model))
         self._ranks.together(lambda: export_whole(self._policy, state, folder))
 
     def close(self) -> None:
