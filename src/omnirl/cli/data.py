@@ -1,7 +1,8 @@
-"""`omnirl data`: make datasets.
+"""`omnirl data`: make datasets and look at them.
 
 Example:
     omnirl data make --out clevr --num-train 4096 --shapes circle,square --questions count,color
+    omnirl data inspect recipe=tiny_omni_count dataset.path=clevr --limit 20 --sheet sheet.png
 """
 
 from pathlib import Path
@@ -9,15 +10,16 @@ from typing import Annotated
 
 import typer
 
+from omnirl.cli.overrides import Overrides
 from omnirl.config.schema import SyntheticConfig
 
-data_app = typer.Typer(name="data", help="Make datasets.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(name="data", help="Make datasets and look at them.", no_args_is_help=True, rich_markup_mode=None)
 _DEFAULT = SyntheticConfig()
 
 
 @data_app.callback()
 def _group() -> None:
-    """Make datasets."""
+    """Make datasets and look at them."""
 
 
 @data_app.command()
@@ -55,6 +57,48 @@ def make(
     folder = make_dataset(cfg, out.expanduser().absolute(), replace=force)
     typer.echo(f"{folder}: {num_train} training and {num_eval} held-out rows")
     typer.echo(f"use it with: omnirl train recipe=... dataset.path={folder}")
+
+
+@data_app.command()
+def inspect(
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train or eval.")] = "train",
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N rows.")] = 16,
+    every: Annotated[bool, typer.Option("--all", help="Every row.")] = False,
+    sheet: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a contact sheet of the rows.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+) -> None:
+    """Show rows as the model will see them: sizes, grids, token counts, answers.
+
+    Exits with 3 when a row cannot be used, after listing all such rows.
+    """
+    from rich.console import Console
+
+    from omnirl.config.compose import compose_jobs
+    from omnirl.config.overrides import parse
+    from omnirl.errors import ConfigError
+    from omnirl.media import DictStore
+    from omnirl.runtime.inspect import inspect as examine
+    from omnirl.runtime.inspect import print_rows, rows_json
+    from omnirl.runtime.sheet import contact_sheet
+
+    if split not in ("train", "eval"):
+        raise ConfigError(f"--split {split}: choose train or eval")
+    args = parse(overrides or [])
+    if args.multirun:
+        raise ConfigError("data inspect looks at one recipe; leave -m out")
+    (job,) = compose_jobs(args)
+    job.check(training=False)
+    store = DictStore()
+    rows, patch_size = examine(job.config(), split, None if every else limit, store)
+    if as_json:
+        for line in rows_json(rows, patch_size):
+            typer.echo(line)
+    else:
+        print_rows(rows, patch_size, Console())
+    if sheet is not None:
+        contact_sheet(rows, store, sheet.expanduser())
+    raise typer.Exit(3 if any(row.problem for row in rows) else 0)
 
 
 def _names(text: str) -> list[str]:

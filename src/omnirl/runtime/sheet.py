@@ -1,0 +1,68 @@
+"""A contact sheet: the pictures of inspected rows, at the size in which the model gets them, with question and answer.
+
+Example:
+    contact_sheet(rows, store, Path("sheet.png"))
+"""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from omnirl.errors import DataError
+from omnirl.types import MediaStore
+
+from .inspect import InspectedRow
+
+CELL, MARGIN, LINE, COLUMNS, LINES = 224, 12, 17, 5, 5
+_BACK, _FRAME, _INK, _FAINT, _BAD = "#f4f5f7", "#ffffff", "#1b1f24", "#68707a", "#b3261e"
+
+
+def contact_sheet(rows: Sequence[InspectedRow], store: MediaStore, file: Path) -> None:
+    """Write a PNG, whole or not at all. Raises `DataError` when it cannot be written."""
+    columns = min(COLUMNS, max(1, len(rows)))
+    height = CELL + LINES * LINE + 2 * MARGIN
+    width = CELL + 2 * MARGIN
+    sheet = Image.new("RGB", (columns * width + MARGIN, -(-len(rows) // columns) * height + MARGIN), _BACK)
+    for i, row in enumerate(rows):
+        _draw(sheet, row, store, MARGIN + i % columns * width, MARGIN + i // columns * height)
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        sheet.save(draft, "png")
+        os.replace(draft, file)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise DataError(f"--sheet {file}: cannot be written ({error.strerror or error})") from error
+
+
+def _draw(sheet: Image.Image, row: InspectedRow, store: MediaStore, left: int, top: int) -> None:
+    draw = ImageDraw.Draw(sheet)
+    draw.rectangle((left, top, left + CELL + MARGIN, top + CELL + LINES * LINE + MARGIN), fill=_FRAME)
+    shown = [ref.digest for ref in row.media][:4]
+    side = CELL if len(shown) <= 1 else CELL // 2 - 2
+    for i, digest in enumerate(shown):
+        thumbnail = _thumbnail(store, digest, side)
+        x = left + MARGIN // 2 + i % 2 * (side + 4) + (side - thumbnail.width) // 2
+        y = top + MARGIN // 2 + i // 2 * (side + 4) + (side - thumbnail.height) // 2
+        sheet.paste(thumbnail, (x, y))
+    sizes = ", ".join(f"{ref.width}x{ref.height}" for ref in row.media) or "no media"
+    lines = [(f"{row.id}  {sizes}  {row.tokens} tokens", _FAINT)]
+    body = [(row.problem, _BAD)] if row.problem else [(row.text, _INK), (f"= {row.answer}", _INK)]
+    for text, ink in body:
+        lines += [(line, ink) for line in wrap(" ".join(text.split()), 34)[: LINES - 2]]
+    font = ImageFont.load_default(size=13)
+    for i, (text, ink) in enumerate(lines[:LINES]):
+        draw.text((left + MARGIN // 2, top + CELL + MARGIN + i * LINE), text[:36], fill=ink, font=font)
+
+
+def _thumbnail(store: MediaStore, digest: str, side: int) -> Image.Image:
+    """Small pictures are enlarged without smoothing, so that their pixels can be seen."""
+    pixels = np.asarray(store.get(digest))
+    picture = Image.fromarray(pixels if pixels.ndim == 3 else pixels[0])
+    scale = side / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
