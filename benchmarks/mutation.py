@@ -175,11 +175,26 @@ def run_tests(mutant: Mutant | None) -> int:
     """In a child: the exit code of the tests, those of the mutant's own module first."""
     import pytest
 
+    own: list[Path] = []
     if mutant is not None:
         sys.meta_path.insert(0, Finder(mutant))
-    files = sorted(TESTS.glob("test_*.py"), key=lambda f: (mutant is None or f.stem != f"test_{mutant.module}", f.name))
-    quiet = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-k", "not imports_no_torch"]
-    return int(pytest.main([*quiet, *map(str, files)]))
+        own = [file for file in [TESTS / f"test_{mutant.module}.py"] if file.exists()]
+    rest = sorted(set(TESTS.glob("test_*.py")) - set(own))
+    quiet = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--tb=no",
+        "--hypothesis-profile=mutation",
+        "-k",
+        "not imports_no_torch",
+    ]
+    for files in (own, rest):
+        if files and (code := int(pytest.main([*quiet, *map(str, files)]))):
+            return code
+    return 0
 
 
 def verdict(mutant: Mutant | None, timeout: float) -> str:
@@ -210,6 +225,7 @@ def prepare() -> None:
     import numpy  # noqa: F401
     import pytest  # noqa: F401
     import torch
+    import torch.distributed.tensor  # what torch.testing loads at its first comparison, for seconds
 
     import omnirl.config.schema
     import omnirl.types  # noqa: F401

@@ -166,6 +166,16 @@ def test_kl_is_added_with_its_weight():
     assert "train/kl_penalty" not in policy_loss(inputs, AlgoConfig()).metrics
 
 
+def test_loss_of_one_token_of_the_warm_up():
+    assert supervised_loss(torch.tensor([[-3.0]]), torch.ones(1, 1), 1.0).loss.item() == 3
+    assert supervised_loss(torch.tensor([[-3.0]]), torch.zeros(1, 1), 0.0).loss.item() == 0
+
+
+def test_tokens_and_sequences_are_counted():
+    metrics = policy_loss(inputs_of(torch.zeros(3, 3), mask=[[1, 1, 1], [1, 0, 0], [0, 0, 0]]), AlgoConfig()).floats()
+    assert (metrics["train/num_tokens"], metrics["train/num_sequences"]) == (4, 2)
+
+
 def test_reductions():
     inputs = inputs_of(torch.zeros(3, 3), advantages=[[1.0] * 3, [4.0] * 3, [9.0] * 3], mask=[[1, 1, 1], [1, 0, 0], [0, 0, 0]])
     assert policy_loss(inputs, AlgoConfig(loss=LossConfig(reduction="token"))).loss.item() == pytest.approx(-(3 + 4) / 4)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from omnirl.algo.metrics import combine
+from omnirl.algo.metrics import EDGES, combine, rule_of
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,40 @@ def test_nothing_gives_nothing():
 def test_nan_is_not_hidden_by_an_extreme(order):
     parts = [{"train/probs_ratio_max": v} for v in (float("nan"), 1.0)][::order]
     assert math.isnan(combine(parts, "microbatches")["train/probs_ratio_max"])
+
+
+@pytest.mark.parametrize(
+    ("names", "microbatches", "steps"),
+    [
+        (("train/num_tokens", "train/num_sequences", "warmup/num_tokens"), "sum", "sum"),
+        (("train/grad_norm", "train/lr", "warmup/grad_norm", "warmup/lr"), "mean", "mean"),
+        (("train/advantage_min", "raw/anything_min"), "min", "min"),
+        (("raw/worst_text_max",), "max", "max"),
+        (("train/loss", "raw/below_00", "train/max"), "sum", "mean"),
+    ],
+)
+def test_every_rule(names, microbatches, steps):
+    assert {(rule_of(name).microbatches, rule_of(name).steps) for name in names} == {(microbatches, steps)}
+
+
+def shares(*pairs):
+    """Shares below each edge that step up at the given edges."""
+    below = [max(share for edge, share in ((0, 0.0), *pairs) if i >= edge) for i in range(len(EDGES))]
+    return {f"raw/below_{i:02d}": share for i, share in enumerate(below)} | {"train/token_mult_prob_error_max": 1e9}
+
+
+def p99(*pairs):
+    return math.log(combine([shares(*pairs)], "steps")["train/token_mult_prob_error_p99"])
+
+
+def test_the_quantile_is_linear_between_edges():
+    assert p99((0, 1.0)) == pytest.approx(0.99 * EDGES[0])
+    assert p99((0, 0.9), (5, 1.0)) == pytest.approx(EDGES[4] + (EDGES[5] - EDGES[4]) * 0.9)
+    assert p99((0, 0.5), (3, 0.98), (9, 0.995)) == pytest.approx(EDGES[8] + (EDGES[9] - EDGES[8]) * 0.01 / 0.015)
+    assert p99((0, 0.9), (7, 0.99)) == pytest.approx(EDGES[7])
+
+
+def test_microbatches_keep_the_shares_for_the_step():
+    half = {name: value / 2 for name, value in shares((0, 0.5)).items()}
+    assert combine([half, half], "microbatches")["raw/below_34"] == 0.5
+    assert "train/token_mult_prob_error_p99" not in combine([half], "microbatches")
