@@ -66,6 +66,7 @@ def test_reinforce_has_no_ratio():
     assert result.loss[0].tolist() == pytest.approx([-math.log(0.5), 3 * math.log(2)])
     assert gradient == pytest.approx([-1, 3])
     assert result.ratio[0].tolist() == result.clipped_ratio[0].tolist() == pytest.approx([0.5, 2])
+    assert result.clipped.dtype == torch.bool
     assert not result.clipped.any()
     assert not result.ratio.requires_grad
 
