@@ -10,6 +10,13 @@ from tests.omni import MINUTE, make_trainer
 COMMANDS = ("warmup_step", "train_step", "logprobs", "reference_logprobs", "begin_policy", "save", "load", "export")
 
 
+class Pictures(dict):
+    """A store's pictures by digest, which can be sent to another process."""
+
+    def get(self, digest):
+        return self[digest]
+
+
 class Pool:
     """Lives in each rank's process."""
 
@@ -47,7 +54,7 @@ class Remote:
     def __init__(self, group, path, store, **settings):
         Remote.count += 1
         self.group, self.name = group, f"trainer {Remote.count}"
-        self.call("start", path, store, settings)
+        self.call("start", path, Pictures(store._pixels), settings)
 
     def call(self, method, *args):
         return self.group.call(method, self.name, *args, deadline=Deadline.after(MINUTE))[0]

@@ -23,4 +23,6 @@ def ensure_model(cfg: Config) -> Path:
     description = json.dumps([own.LAYOUT, asdict(cfg.model.tiny)], sort_keys=True)
     digest = hashlib.blake2b(description.encode(), digest_size=6).hexdigest()
     folder = Path(cfg.cache_dir).expanduser() / "models" / f"tiny_{cfg.model.family}-{digest}"
+    if (folder / "config.json").is_file():
+        return folder  # without torch, which building needs
     return own.build_checkpoint(folder, cfg.model.tiny)
