@@ -17,7 +17,7 @@ from omnirl.models.nemotron_omni.build import build_checkpoint
 from omnirl.trainers.torch import TorchTrainer
 from omnirl.types import EncodedPrompt, ExpandedIds, TrainingBatch, TrainingSample
 
-SAMPLES, LONGEST, ROW = 32, 400, 1024
+SAMPLES, LONGEST, ROW = 16, 400, 1024
 
 
 def batch(seed: int = 0) -> TrainingBatch:

@@ -24,7 +24,7 @@ class Pool:
         from omnirl.trainers.ranks import Ranks
 
         self.place = {"rank": rank, "world_size": world_size}
-        self.ranks = Ranks(rank, world_size, timeout_s=MINUTE)
+        self.ranks = Ranks(rank, world_size, timeout_s=5 * MINUTE)
         self.trainers = {}
 
     def start(self, name, path, store, settings):
@@ -57,7 +57,7 @@ class Remote:
         self.call("start", path, Pictures(store._pixels), settings)
 
     def call(self, method, *args):
-        return self.group.call(method, self.name, *args, deadline=Deadline.after(MINUTE))[0]
+        return self.group.call(method, self.name, *args, deadline=Deadline.after(5 * MINUTE))[0]
 
     def weights(self):
         from omnirl.types import WeightBucket
