@@ -170,7 +170,8 @@ def test_metrics_exist(page):
 
 @each_page
 def test_files_exist(page):
-    named = [span for span in spans(page.read_text()) if re.fullmatch(r"(src|tests|docs|conf|benchmarks)/[\w./]+", span)]
+    file = re.compile(r"(src|tests|docs|conf|benchmarks|examples)/[\w./]+")
+    named = [span for span in spans(page.read_text()) if file.fullmatch(span)]
     assert [name for name in named if not (PROJECT / name).exists()] == []
 
 
