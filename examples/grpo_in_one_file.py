@@ -3,8 +3,7 @@
 Pictures of discs → "How many?" → sampled completions → rewards → advantages → clipped loss → update. A miniature
 Nemotron-Omni first imitates right answers (warm-up), then learns from rewards alone. All prompts are of one length: no padding.
 
-Example:
-    python examples/grpo_in_one_file.py     # about two minutes on one CPU core
+Example: `python examples/grpo_in_one_file.py` takes about two minutes on one CPU core.
 """
 
 import argparse
@@ -17,11 +16,13 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import DynamicCache
 
 from omnirl.config.schema import TinyModelConfig
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.build import build_checkpoint
-from omnirl.models.nemotron_omni.policy import OmniPolicy, Placement
+from omnirl.models.nemotron_omni import build_checkpoint
+from omnirl.models.nemotron_omni.policy import OmniPolicy
+from omnirl.models.policy import Placement
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Task:
 
     def rewards(self, ids: Tensor, mask: Tensor, counts: list[int]) -> Tensor:
         """`[B]`: 1 for the right completion, 0 for any other."""
-        answers = [row[keep > 0].tolist() for row, keep in zip(ids, mask, strict=True)]
-        return torch.tensor([float(ids == self.target(count)) for ids, count in zip(answers, counts, strict=True)])
+        rows = zip(ids, mask, counts, strict=True)
+        return torch.tensor([float(row[keep > 0].tolist() == self.target(count)) for row, keep, count in rows])
 
 
 def distribution(policy: OmniPolicy, hidden: Tensor, temperature: float) -> Tensor:
@@ -87,18 +88,18 @@ def distribution(policy: OmniPolicy, hidden: Tensor, temperature: float) -> Tens
 
 
 @torch.no_grad()
-def rollout(policy: OmniPolicy, prompts: Tensor, stop: int, new: int, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def rollout(policy: OmniPolicy, prompts: Tensor, stop: int, new: int, temperature: float) -> tuple[Tensor, ...]:
     """Embedded prompts `[B, T, hidden]` → ids `[B, new]`, their log-probs, and a mask that is 1 up to the stop token.
     Temperature 0 takes the most likely token. Thanks to the cache, each step computes one position."""
-    cache, embeds, running, steps = policy.new_cache(), prompts, torch.ones(len(prompts), 1), []
+    cache, embeds = DynamicCache(config=policy.model.config.text_config), prompts
+    running, steps = torch.ones(len(prompts), 1), []
     for _ in range(new):
         logp = distribution(policy, policy.hidden(embeds, cache)[:, -1], temperature)
         token = torch.multinomial(logp.exp(), 1) if temperature else logp.argmax(-1, keepdim=True)
         steps.append((token, logp.gather(-1, token), running))
         running = running * (token != stop)
         embeds = policy.embed(token, [])
-    ids, logprobs, mask = (torch.cat(columns, 1) for columns in zip(*steps, strict=True))
-    return ids, logprobs, mask
+    return tuple(torch.cat(columns, 1) for columns in zip(*steps, strict=True))
 
 
 def score(policy: OmniPolicy, prompts: Tensor, ids: Tensor, temperature: float) -> Tensor:
@@ -147,8 +148,7 @@ class Learner:
         """Cross-entropy on right answers, so that some sampled answers earn a reward later."""
         pictures, counts = self.batch(64)
         targets = torch.tensor([self.task.target(count) for count in counts])
-        loss = -score(self.policy, self.task.embed(pictures), targets, 1.0).mean()
-        self.update(optimizer, loss)
+        self.update(optimizer, loss := -score(self.policy, self.task.embed(pictures), targets, 1.0).mean())
         return loss.item()
 
     def grpo_step(self, optimizer: torch.optim.Optimizer) -> float:
@@ -187,14 +187,14 @@ def main(steps: int, warmup: int, seed: int) -> None:
         for step in range(1, last + 1):
             values = [*values[-19:], step_of(optimizer)]
             if (done := phase == "warmup" and values[-1] < learner.settings.warmup_loss) or step % 20 == 0 or step == last:
-                accuracy, seconds = learner.accuracy(), time.monotonic() - start
-                print(f"{phase:<8}{step:>6}{np.mean(values):>8.3f}{accuracy:>10.3f}{seconds:>9.0f}", flush=True)
+                numbers = (np.mean(values), learner.accuracy(), time.monotonic() - start)
+                print("{:<8}{:>6}{:>8.3f}{:>10.3f}{:>9.0f}".format(phase, step, *numbers), flush=True)
             if done:
                 break
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("steps", 300), ("warmup", 300), ("seed", 0)):  # `warmup` ends early once its loss is low enough
+    for name, default in (("steps", 300), ("warmup", 300), ("seed", 0)):  # `warmup` ends once its loss is low enough
         parser.add_argument(f"--{name}", type=int, default=default)
     main(**vars(parser.parse_args()))
