@@ -14,6 +14,18 @@ from safetensors import SafetensorError
 from transformers.models.nemotron_h_omni.configuration_nemotron_h_omni import NemotronH_Omni_Reasoning_V3_Config
 from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
 
+from omnirl.config.architecture import (
+    MERGE,
+    PATCH,
+    TINY_CONV,
+    TINY_GROUPS,
+    TINY_KV_HEADS,
+    TINY_MAMBA_DIVISOR,
+    TINY_MAMBA_HEAD,
+    TINY_MAX_PATCHES,
+    TINY_STATE,
+    TUBELET,
+)
 from omnirl.config.schema import TinyModelConfig
 from omnirl.errors import ModelError
 
@@ -22,10 +34,7 @@ from ..policy import draft_of, save_model
 from .tokenizer import save_tokenizer
 
 LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-PATCH = 16
-MERGE = 2
-KV_HEADS = GROUPS = 2
-MIN_PATCHES, MAX_PATCHES = 16, 256
+MIN_PATCHES, MAX_PATCHES = 16, TINY_MAX_PATCHES
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP statistics
 CLS_TOKENS, REGISTERS = 3, 7  # vLLM derives them from three teachers and register_multiple 10
 
@@ -55,10 +64,11 @@ def _check(tiny: TinyModelConfig) -> None:
         raise ModelError(
             f"model.tiny.pattern: '{tiny.pattern}' may hold only {' '.join(LAYERS)} (M Mamba-2, * attention, - MLP, E MoE)."
         )
+    mamba = TINY_MAMBA_DIVISOR * TINY_GROUPS
     divisible = [
         ("hidden_size", tiny.hidden_size, tiny.num_heads, "num_heads"),
-        ("hidden_size", tiny.hidden_size, 16 * GROUPS, f"{16 * GROUPS} (Mamba-2 heads of 16 in {GROUPS} groups)"),
-        ("num_heads", tiny.num_heads, KV_HEADS, f"{KV_HEADS} key-value heads"),
+        ("hidden_size", tiny.hidden_size, mamba, f"{mamba} (Mamba-2 heads of {TINY_MAMBA_DIVISOR} in {TINY_GROUPS} groups)"),
+        ("num_heads", tiny.num_heads, TINY_KV_HEADS, f"{TINY_KV_HEADS} key-value heads"),
         ("vision_hidden_size", tiny.vision_hidden_size, tiny.vision_heads, "vision_heads"),
         ("max_image_size", tiny.max_image_size, PATCH * MERGE, f"the {PATCH * MERGE} pixels of an embedding"),
     ]
@@ -95,14 +105,14 @@ def _config(tiny: TinyModelConfig, vocab: int) -> NemotronH_Omni_Reasoning_V3_Co
         "hidden_size": hidden,
         "layers_block_type": [LAYERS[c] for c in tiny.pattern],
         "num_attention_heads": tiny.num_heads,
-        "num_key_value_heads": KV_HEADS,
+        "num_key_value_heads": TINY_KV_HEADS,
         "head_dim": hidden // tiny.num_heads,
         "intermediate_size": tiny.ffn_size,
-        "ssm_state_size": 16,
-        "mamba_num_heads": hidden // 16,
-        "mamba_head_dim": 32,
-        "n_groups": GROUPS,
-        "conv_kernel": 4,
+        "ssm_state_size": TINY_STATE,
+        "mamba_num_heads": hidden // TINY_MAMBA_DIVISOR,
+        "mamba_head_dim": TINY_MAMBA_HEAD,
+        "n_groups": TINY_GROUPS,
+        "conv_kernel": TINY_CONV,
         "chunk_size": tiny.chunk_size,
         "n_routed_experts": tiny.num_experts,
         "n_shared_experts": 1,
@@ -126,7 +136,7 @@ def _config(tiny: TinyModelConfig, vocab: int) -> NemotronH_Omni_Reasoning_V3_Co
         "max_img_size": tiny.max_image_size,
         "num_cls_tokens": CLS_TOKENS,
         "num_registers": REGISTERS,
-        "video_temporal_patch_size": 2,
+        "video_temporal_patch_size": TUBELET,
     }
     return NemotronH_Omni_Reasoning_V3_Config(
         vision_config=vision,
@@ -224,7 +234,7 @@ def _processor(tiny: TinyModelConfig) -> dict[str, Any]:
             "video_maintain_aspect_ratio": True,
             "video_target_num_patches": MIN_PATCHES,
         },
-        "video_temporal_patch_dim": 2,
+        "video_temporal_patch_dim": TUBELET,
         "feature_extractor": {
             "feature_extractor_type": "ParakeetFeatureExtractor",
             "feature_size": 128,

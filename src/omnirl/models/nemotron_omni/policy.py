@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMamba2Mixer
 
+from omnirl.config.architecture import FROZEN
 from omnirl.media.pixels import normalize
 from omnirl.types import ModelSpec
 
@@ -50,7 +51,7 @@ class OmniPolicy(Policy):
     """Nemotron Omni behind the seam."""
 
     #: initialised to the identity and ignored by vLLM: training them would make engines differ
-    frozen = ("layer_scale",)
+    frozen = (FROZEN,)
 
     def __init__(self, model: Any, spec: ModelSpec) -> None:
         super().__init__(model, spec)
