@@ -5,60 +5,79 @@ Example:
 """
 
 import importlib.util
+import json
 import os
 import platform
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from omnirl.config.hardware import gpus_present
+from omnirl.config.schema import Config
 from omnirl.errors import OmnirlError
 from omnirl.models import FAMILIES
 
+from .finding import Finding, State
+from .host import host_findings
 
-class State(StrEnum):
-    """`MISSING`: not installed, which only some recipes need. `BROKEN`: installed, and does not work."""
-
-    OK = "ok"
-    MISSING = "missing"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line: `text` says what was found, and the remedy when it is not ok."""
-
-    name: str
-    state: State
-    text: str
-
+PROGRAMS = ("hf", "vllm", "megatron", "ray")
+DEADLINE_S = 180.0
+"""Of looking at one program; a first import of vLLM on a busy machine takes a minute."""
 
 _STYLES = {State.OK: "green", State.MISSING: "yellow", State.BROKEN: "bold red"}
 
 
-def doctor(console: Console) -> int:
-    """Print one line a finding as it is made."""
-    broken = 0
-    for finding in findings():
-        line = Text(f"{finding.state:<8}", style=_STYLES[finding.state])
-        line.append(f" {finding.name:<14} {finding.text}", style="default")
-        console.print(line, soft_wrap=True)
-        broken += finding.state is State.BROKEN
-    return 1 if broken else 0
+def doctor(console: Console, cfg: Config | None = None, run_dir: Path = Path("runs"), *, as_json: bool = False) -> int:
+    """Print one line a finding as it is made, or with `as_json` a list at the end. `cfg`: the recipe that is to run here."""
+    found = []
+    for finding in findings(cfg, run_dir):
+        found.append(finding)
+        if not as_json:
+            line = Text(f"{finding.state:<8}", style=_STYLES[finding.state])
+            line.append(f" {finding.name:<14} {finding.text}", style="default")
+            console.print(line, soft_wrap=True)
+    if as_json:
+        console.out(json.dumps([asdict(finding) for finding in found], indent=1), highlight=False)
+    return 1 if any(finding.state is State.BROKEN for finding in found) else 0
 
 
-def findings() -> Iterator[Finding]:
-    """Versions and devices first, then each engine; importing vLLM takes a while."""
+def findings(cfg: Config | None = None, run_dir: Path = Path("runs")) -> Iterator[Finding]:
+    """Versions and the machine first, then each program; importing vLLM takes a while."""
     yield Finding("omnirl", State.OK, f"{_version('omnirl')}, Python {platform.python_version()}")
     yield Finding("machine", State.OK, f"{os.cpu_count()} CPUs, {_memory_gb():.0f} GB of memory, {gpus_present()} GPUs")
-    yield _checked("hf", _hf)
-    yield _checked("vllm", _vllm)
-    yield _checked("megatron", _megatron)
-    yield _checked("ray", _ray)
+    yield from host_findings(cfg, run_dir)
+    for name in PROGRAMS:
+        yield examined(name)
+
+
+def examined(name: str, seconds: float = DEADLINE_S) -> Finding:
+    """Of one program, looked at in a process of its own: an import that hangs or crashes ends there."""
+    command = [sys.executable, "-m", __name__, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        try:
+            out, messages = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)  # with what it started, which would hold the pipes open
+            return Finding(name, State.BROKEN, f"did not answer within {seconds:g} s; try to import it by hand")
+    try:
+        answer = json.loads(out.splitlines()[-1])
+        return Finding(name, State(answer["state"]), answer["text"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        last = (messages.strip() or "no message").splitlines()[-1]
+        return Finding(name, State.BROKEN, f"ended with code {child.returncode}: {last}")
+
+
+def _answer(name: str) -> None:
+    """In the process of its own: the last line of stdout is the finding."""
+    found = _checked(name, getattr(sys.modules[__name__], f"_{name}"))
+    print(json.dumps(asdict(found)))
 
 
 def _checked(name: str, check: Callable[[], Finding]) -> Finding:
@@ -128,3 +147,7 @@ def _version(package: str) -> str | None:
 
 def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1])
