@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from omnirl.config.schema import Config, LoggerConfig, MlflowConfig, WandbConfig
 from omnirl.track import FanOut, JsonlTracker, Progress
 from omnirl.track.tensorboard import TensorBoardTracker
 from omnirl.types import Tracker
@@ -23,7 +24,25 @@ MAKERS = {
 }
 
 
-@pytest.fixture(params=MAKERS)
+def remote(**logger):
+    def make(folder):
+        from omnirl.runtime.run_folder import RunFolder
+        from omnirl.runtime.trackers import make_trackers
+
+        cfg = Config(recipe_name="r", suite="smoke", description="d", logger=LoggerConfig(**logger))
+        return next(iter(make_trackers(cfg, RunFolder(folder)).values()))
+
+    return make
+
+
+REMOTE = {
+    "wandb": remote(wandb=WandbConfig(enabled=True, mode="offline")),
+    "mlflow": remote(mlflow=MlflowConfig(enabled=True)),
+}
+MAKERS |= REMOTE
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.engines if name in REMOTE else ()) for name in MAKERS])
 def tracker(request, tmp_path):
     return MAKERS[request.param](tmp_path)
 

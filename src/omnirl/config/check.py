@@ -44,6 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.data_parallel": ("ddp", "fsdp2"),
     "trainer.lr_schedule": ("constant", "linear", "cosine"),
     "cluster.name": ("local", "slurm"),
+    "logger.wandb.mode": ("online", "offline"),
     "cluster.launcher": ("inproc", "process", "ray"),
 }
 """Keys with a fixed set of values; for a list, the allowed items."""

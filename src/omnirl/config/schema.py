@@ -408,6 +408,27 @@ class ClusterConfig:
 
 
 @dataclass
+class WandbConfig:
+    """Weights & Biases (extra `tracking`)."""
+
+    enabled: bool = False  #: send metrics and configuration there, under the same names
+    project: str = "omnirl"  #: project
+    entity: str | None = None  #: user or team; null: the account's own
+    name: str | None = None  #: name of the run; null: that of its folder
+    mode: str = "online"  #: online, or offline for `wandb sync` later
+
+
+@dataclass
+class MlflowConfig:
+    """MLflow (extra `tracking`)."""
+
+    enabled: bool = False  #: send metrics and configuration there, under the same names
+    uri: str | None = None  #: server or store; null: `$MLFLOW_TRACKING_URI`, else `mlflow.db` in the run folder
+    experiment: str = "omnirl"  #: experiment; made when there is none
+    name: str | None = None  #: name of the run; null: that of its folder
+
+
+@dataclass
 class LoggerConfig:
     """Where metrics go, besides `metrics.jsonl`."""
 
@@ -416,6 +437,8 @@ class LoggerConfig:
     samples_every: int = 20  #: steps between saved sample completions; 0 never
     samples_groups: int = 4  #: groups that are saved of such a step
     report: bool = True  #: write `report.html` when the run ends
+    wandb: WandbConfig = field(default_factory=WandbConfig)  #: Weights & Biases
+    mlflow: MlflowConfig = field(default_factory=MlflowConfig)  #: MLflow
 
 
 @dataclass

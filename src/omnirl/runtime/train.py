@@ -27,6 +27,7 @@ from .models import ensure_model
 from .parts import Parts, RunState
 from .run_folder import RunFolder
 from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
+from .trackers import check_trackers, make_trackers
 
 _TRIED = 8
 
@@ -37,6 +38,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
 
     The run's folder is written once everything is loaded and the first rows are encoded: what is wrong before leaves nothing.
     """
+    check_trackers(cfg.logger)
     run, continued, checkpoint = _find_run(cfg, run_dir)
     console = console or Console()
     dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
@@ -133,6 +135,7 @@ def _sinks(cfg: Config, run: RunFolder, progress: Progress, state: RunState | No
         from omnirl.track.tensorboard import TensorBoardTracker
 
         sinks["tensorboard"] = TensorBoardTracker(run.tensorboard, resume_step=step)
+    sinks |= make_trackers(cfg, run)
     warmup_step = None if state is None else state.warmup_step or -1
     warmup = JsonlTracker(run.path / "warmup.jsonl", resume_step=warmup_step)
     return FanOut({**sinks, "progress": progress}), FanOut({"jsonl": warmup, "progress": progress})
