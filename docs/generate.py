@@ -39,6 +39,7 @@ METRIC_GROUPS = {
     "train": "Training",
     "warmup": "Supervised warm-up",
     "rollout": "Rollouts",
+    "media": "Pictures of a step",
     "eval": "Evaluation",
     "sync": "Refit",
     "perf": "Speed",

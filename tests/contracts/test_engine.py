@@ -356,3 +356,20 @@ class TestUpdate:
 def test_requests_of_one_prompt_differ_by_their_seed(engine, omni):
     completions = generate(engine, [request(omni.spec, f"r{i}", omni.prompts[0], seed=i) for i in range(8)])
     assert len({tuple(c.ids.tolist()) for c in completions}) > 4
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda p: replace(p, media=p.media[:0]),
+        lambda p: replace(p, media_positions=p.media_positions - [[1, 0]]),
+        lambda p: replace(p, media_positions=np.add(p.media_positions, [[0, 1]])),
+        lambda p: replace(p, media_positions=np.add(p.media_positions, [[1000, 0]])),
+        lambda p: replace(p, media=(replace(p.media[0], num_tokens=5),)),
+    ],
+)
+def test_media_and_places_are_counted_before_anything_runs(engine, omni, broken):
+    good = make_prompt(omni.spec, omni.store, "bad", pictures=(0,))
+    with pytest.raises(EngineError, match=r"request 'r': prompt 'bad': .* (places for|placeholders are recorded)"):
+        engine.submit(request(omni.spec, "r", broken(good)))
+    assert len(generate(engine, [request(omni.spec, "r", good)])[0].ids)

@@ -14,7 +14,12 @@ from omnirl.config.schema import AlgoConfig, CorrectionConfig, KlConfig, LossCon
 from omnirl.track import GLOSSARY, Timers, describe
 from tests.algo.factories import make_group
 
-BY_THE_CONTROLLER = ("rollout/generation_batches", "rollout/surplus_groups")
+BY_THE_CONTROLLER = (
+    "rollout/generation_batches",
+    "rollout/surplus_groups",
+    "rollout/overlong_dropped",
+    "rollout/overlong_masked",
+)
 
 
 def emitted() -> set[str]:

@@ -103,7 +103,8 @@ def _sample(turn: Turn, advantage: float, reward: float) -> TrainingSample:
     completion = turn.completion
     finite = np.isfinite(completion.logprobs)
     logprobs = np.where(finite, completion.logprobs, np.float32(0.0)).astype(np.float32)
-    return TrainingSample(turn.prompt, completion.ids, logprobs, advantage, finite.astype(np.float32), reward=reward)
+    mask = (finite & (not turn.prompt.masked)).astype(np.float32)
+    return TrainingSample(turn.prompt, completion.ids, logprobs, advantage, mask, reward=reward)
 
 
 def _split(samples: list[TrainingSample], size: int | None) -> list[list[TrainingSample]]:

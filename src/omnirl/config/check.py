@@ -31,6 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dataset.name": ("jsonl", "parquet", "hf", "nemo_gym", "clevr_cogent", "geometry3k", "mmpr_tiny", "refcoco"),
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
     "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
+    "prompt.over_length": ("error", "drop", "mask"),
     "media.store": ("memory", "shared_memory"),
     "algo.advantage.estimator": ("group", "reinforce_plus_plus", "gdpo"),
     "algo.advantage.baseline": ("leave_one_out", "mean", "none"),

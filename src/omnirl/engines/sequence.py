@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from omnirl.errors import EngineError
-from omnirl.types import Completion, Deadline, Delta, GenerationRequest, StopReason, spans
+from omnirl.errors import EngineError, PlaceholderMismatch
+from omnirl.types import Completion, Deadline, Delta, EncodedPrompt, GenerationRequest, StopReason, spans
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +106,29 @@ def _columns(tokens: list[tuple[int, float, int]]) -> tuple[NDArray[np.int32], N
     return np.array(ids, dtype=np.int32), np.array(logprobs, dtype=np.float32), list(versions)
 
 
+def check_media(prompt: EncodedPrompt) -> None:
+    """Every medium has its own run of equal placeholders of its number of embeddings. Raises `PlaceholderMismatch`."""
+    ids, end = prompt.ids.array, 0
+    if len(prompt.media) != len(prompt.media_positions):
+        raise PlaceholderMismatch(
+            f"prompt '{prompt.prompt_id}': {len(prompt.media)} media, but places for {len(prompt.media_positions)}."
+        )
+    for ref, (start, count) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
+        block = ids[start : start + count]
+        if start < end or len(block) != count or count != ref.num_tokens or (block != block[:1]).any():
+            raise PlaceholderMismatch(
+                f"prompt '{prompt.prompt_id}': {count} placeholders are recorded at position {start}, but the medium of "
+                f"{ref.height}x{ref.width} pixels has {ref.num_tokens} embeddings, or the ids there are others."
+            )
+        end = start + count
+
+
 def check(sequence: Sequence, context: int, vocab_size: int) -> None:
     """Refuse a request that would fail later, and the others of its batch with it."""
+    try:
+        check_media(sequence.request.prompt)
+    except PlaceholderMismatch as error:
+        raise EngineError(f"{sequence.name}: {error}") from error
     prompt, sampling = sequence.request.prompt.ids.array, sequence.request.sampling
     needed = len(prompt) + sampling.max_new_tokens
     if needed > context:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from omnirl.config.schema import PromptConfig
 from omnirl.errors import DataError, MediaError, PromptTooLong
 from omnirl.media import MediaLoader, shortened
-from omnirl.types import CompactIds, EncodedPrompt, ImagePart, Message, ModelSpec, Part, Prompt, TextPart
+from omnirl.types import CompactIds, EncodedPrompt, ExpandedIds, ImagePart, Message, ModelSpec, Part, Prompt, TextPart
 
 from .expand import expand
 from .template import ChatTemplate
@@ -118,14 +118,25 @@ class PromptEncoder:
 
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
         name = f"prompt {prompt.id!r}"
+        self.template.accept(prompt.meta.get("template_kwargs"), name)
         paths = [part.path for message in prompt.messages for part in message.parts if isinstance(part, ImagePart)]
         if len(paths) > self.max_media:
             raise MediaError(f"{name}: {len(paths)} pictures, the limit is {self.max_media} (`media.max_per_prompt`)")
         compact = CompactIds(self._ids(self.render(prompt)))
         media = tuple(self.loader.load(path, base=prompt.root, name=f"{shortened(path)} ({name})") for path in paths)
         ids, positions = expand(compact, [ref.num_tokens for ref in media], self.spec, name=name)
+        if self.cfg.over_length == "mask" and len(ids) + self.max_new_tokens > self.context:
+            return self._masked(prompt, name)
         self._check_length(len(ids), sum(ref.num_tokens for ref in media), name)
         return EncodedPrompt(prompt.id, ids, media, positions)
+
+    def _masked(self, prompt: Prompt, name: str) -> EncodedPrompt:
+        """The prompt without its pictures, and of its text the end that fits."""
+        messages = (Message(m.role, tuple(p for p in m.parts if isinstance(p, TextPart))) for m in prompt.messages)
+        ids = self._ids(self.render(replace(prompt, messages=tuple(messages))))
+        if (room := self.context - self.max_new_tokens) < 1:
+            self._check_length(len(ids), 0, name)
+        return EncodedPrompt(prompt.id, ExpandedIds(ids[-room:]), (), np.zeros((0, 2), dtype=np.int32), masked=True)
 
     def _messages(self, prompt: Prompt) -> tuple[Message, ...]:
         messages = prompt.messages
@@ -163,5 +174,5 @@ class PromptEncoder:
             raise PromptTooLong(
                 f"{name}: {length} tokens after expansion ({media_tokens} of them pictures) + {self.max_new_tokens} new tokens "
                 f"exceed the context of {self.context}; raise `backend.max_model_len`, or lower `rollout.max_new_tokens` or "
-                "`media.max_patches`"
+                "`media.max_patches`, or leave such rows out with `prompt.over_length`"
             )

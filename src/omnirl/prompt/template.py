@@ -56,6 +56,20 @@ class ChatTemplate:
             return cls(tokenizer.chat_template, str(checkpoint / "tokenizer_config.json"), variables)
         raise ModelError(f"{file}: no such file; the checkpoint has no chat template, set `prompt.template` to a file")
 
+    def accept(self, kwargs: Mapping[str, Any] | None, name: str) -> None:
+        """Variables that a request or row brings along must be those of the run: trainer, engines and server render alike.
+
+        Raises `DataError` naming the first that differs."""
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise DataError(f"{name}: template_kwargs must be a mapping, found {kwargs!r:.80}")
+        for key, value in (kwargs or {}).items():
+            if key not in self.variables or self.variables[key] != value:
+                ours = repr(self.variables[key]) if key in self.variables else "not set"
+                raise DataError(
+                    f"{name}: asks for the template variable {key}={value!r:.80}, which is {ours} in this run; remove it, or "
+                    f"set prompt.template_kwargs.{key} for all"
+                )
+
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Text that ends with the header of the assistant's answer. Raises `DataError` when the template refuses `messages`."""
         try:

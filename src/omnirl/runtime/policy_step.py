@@ -18,10 +18,12 @@ from omnirl.algo.metrics import combine
 from omnirl.algo.schedule import learning_rate
 from omnirl.data import PromptSampler
 from omnirl.errors import CheckpointError, OmnirlError
+from omnirl.prompt import admit
 from omnirl.track import Timers
 from omnirl.types import Group, TrainingBatch
 
 from .parts import Parts, RunState
+from .payload import payload_metrics
 
 
 class PolicyStep:
@@ -36,6 +38,7 @@ class PolicyStep:
         self._sampler = PromptSampler(len(parts.train), parts.cfg.seed)
         self._watch = RewardWatch(parts.cfg.algo.equal_rewards_patience)
         self._timers = Timers()
+        self._too_long = {"dropped": 0, "masked": 0}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON: the prompts that come next, and what the rewards were like."""
@@ -56,6 +59,7 @@ class PolicyStep:
         parts, state, timers = self._parts, self._state, self._timers
         cfg = parts.cfg
         timers.restart()
+        self._too_long = {"dropped": 0, "masked": 0}
         sampler, version = self._sampler.state(), state.version
         try:
             chosen = self._select(step)
@@ -67,6 +71,8 @@ class PolicyStep:
             raise
         state.step = step
         self._tell(self._watch.update(chosen.generated, cfg.algo))
+        metrics |= {f"rollout/overlong_{what}": float(count) for what, count in self._too_long.items()}
+        metrics |= payload_metrics(batch.batches)
         metrics["rollout/generation_batches"] = float(chosen.batches)
         metrics["rollout/surplus_groups"] = float(len(chosen.surplus))
         with timers("sync"):
@@ -85,7 +91,7 @@ class PolicyStep:
         algo = self._parts.cfg.algo
         dynamic = algo.dynamic_sampling
         if not dynamic.enabled:
-            groups = tuple(self._generate(self._sampler.next(algo.prompts_per_step), step))
+            groups = tuple(self._generate(self._admit(self._sampler.next(algo.prompts_per_step)), step))
             return Selection(groups, groups, surplus=(), batches=1)
         survivors = Survivors(algo.prompts_per_step, dynamic.max_batches)
         size, used = math.ceil(algo.prompts_per_step * dynamic.batch_multiplier), set[int]()
@@ -94,10 +100,18 @@ class PolicyStep:
                 raise survivors.exhausted()
             rows = self._sampler.next(left, without=used)
             used.update(rows)
+            rows = self._admit(rows)
             survivors.add(rows, self._generate(rows, step), algo)
         chosen = survivors.select()
         self._sampler.put_back(chosen.surplus)
         return chosen
+
+    def _admit(self, rows: Sequence[int]) -> list[int]:
+        """Those of `rows` whose prompts fit, by `prompt.over_length`."""
+        admitted = admit(self._parts.encoder, [self._parts.train[i] for i in rows])
+        self._too_long["dropped"] += admitted.dropped
+        self._too_long["masked"] += admitted.masked
+        return [rows[i] for i in admitted.kept]
 
     def _generate(self, rows: Sequence[int], step: int) -> list[Group]:
         parts = self._parts

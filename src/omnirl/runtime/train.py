@@ -14,7 +14,7 @@ from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.envs import make_env
 from omnirl.errors import CheckpointError, DataError
-from omnirl.prompt import PromptEncoder
+from omnirl.prompt import PromptEncoder, admit
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
@@ -119,8 +119,8 @@ def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint |
 
 def _try_rows(cfg: Config, encoder: PromptEncoder, train_rows: Sequence[Prompt], eval_rows: Sequence[Prompt]) -> None:
     """Encode a few rows of each file, so that a wrong path or template shows at once. Raises the encoder's errors."""
-    for prompt in (*train_rows[:_TRIED], *eval_rows[:_TRIED]):
-        encoder.encode(prompt)
+    for rows in (train_rows[:_TRIED], eval_rows[:_TRIED]):
+        admit(encoder, rows)
     if cfg.trainer.warmup.max_steps:
         for prompt in train_rows[:_TRIED]:
             encoder.encode_target(prompt)

@@ -5,12 +5,13 @@ Example:
     metrics = warmup.run(1)        # {"warmup/loss": 3.1, …}; state.warmup_step is 1 now
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from omnirl.algo.schedule import learning_rate
 from omnirl.data import PromptSampler
 from omnirl.errors import OmnirlError
+from omnirl.prompt import admit
 from omnirl.types import Prompt, TrainingBatch, TrainingSample
 
 from .parts import Parts, RunState
@@ -45,11 +46,12 @@ class WarmupStep:
         self._state.warmup_step = step
         return metrics
 
-    def _supervised(self, prompts: Iterable[Prompt]) -> TrainingBatch:
+    def _supervised(self, prompts: Sequence[Prompt]) -> TrainingBatch:
         """Samples whose responses are the rows' targets."""
         samples = []
-        for prompt in prompts:
+        for prompt in admit(self._parts.encoder, prompts).prompts:
             target = self._parts.encoder.encode_target(prompt)
             ones, zeros = target.astype("float32") * 0 + 1, target.astype("float32") * 0
-            samples.append(TrainingSample(self._parts.encoder.encode(prompt), target, zeros, 0.0, ones))
+            encoded = self._parts.encoder.encode(prompt)
+            samples.append(TrainingSample(encoded, target, zeros, 0.0, zeros if encoded.masked else ones))
         return TrainingBatch.of(samples)

@@ -61,10 +61,20 @@ class EncodedPrompt:
 
     `ids`: expanded ids `[n]`. `media`: pictures in prompt order. `media_positions`: int32 `[n_media, 2]`, for each
     picture the index of its first placeholder in `ids` and its number of placeholders (== `MediaRef.num_tokens`).
-    A media id anywhere else in `ids` is plain text.
+    A media id anywhere else in `ids` is plain text. `masked`: the row was too long; it has lost its pictures, and nothing is
+    learnt from its completions (`prompt.over_length`).
     """
 
     prompt_id: str
     ids: ExpandedIds
     media: tuple[MediaRef, ...]
     media_positions: NDArray[np.int32]
+    masked: bool = False
+
+    @property
+    def media_mask(self) -> NDArray[np.bool_]:
+        """bool `[n]`: where an embedding of a medium goes. A media id where it is False is text."""
+        mask = np.zeros(len(self.ids), dtype=bool)
+        for start, count in self.media_positions.tolist():
+            mask[start : start + count] = True
+        return mask
