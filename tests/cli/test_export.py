@@ -79,6 +79,8 @@ def lose_base(run: Path) -> None:
     text = file.read_text()
     assert "  path: null\n" in text
     file.write_text(text.replace("  path: null\n", "  path: gone\n", 1))
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"model": "/gone"}))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +88,14 @@ def lose_base(run: Path) -> None:
     [
         (lambda run: (run / "run.json").unlink(), [], 2, "run is not a run folder of omnirl (it has no run.json)"),
         (shutil.rmtree, [], 2, "run is not a run folder of omnirl"),
-        (lambda run: shutil.rmtree(run / "checkpoints"), [], 1, "run has no checkpoint yet"),
-        (lambda run: None, ["--step", "9"], 1, "no checkpoint of step 9; there are: 1, 2, 3, 4, 5, 6, 7, 8"),
+        (lambda run: shutil.rmtree(run / "checkpoints"), [], 2, "run has no checkpoint yet"),
+        (lambda run: None, ["--step", "9"], 2, "no checkpoint of step 9; there are: 1, 2, 3, 4, 5, 6, 7, 8"),
         (damage_weights, [], 1, "model.safetensors has"),
         (damage_bytes, [], 1, "model.safetensors: these weights cannot be loaded"),
         (lambda run: (run / "config.yaml").unlink(), [], 1, "config.yaml is missing, damaged"),
         (lambda run: (run / "config.yaml").write_text("trainer: [1"), [], 1, "config.yaml is missing, damaged"),
         (lambda run: (run / "config.yaml").write_text("trainre: {}\n"), [], 1, "Key 'trainre' not in 'Config'"),
-        (lose_base, [], 2, "the run started from model.path=gone, which is not there"),
+        (lose_base, [], 2, "the run started from the model /gone, which is not there"),
     ],
 )
 def test_what_cannot_be_exported_is_named_and_nothing_is_written(call, run, here, change, arguments, code, text):

@@ -214,3 +214,21 @@ def test_a_sweep_plans_every_job(here, capsys):
     assert capsys.readouterr().out.count("Plan of") == 4
     assert run(Task(), ["-m", "recipe=glob(tiny_omni_*)"], "train", dry_run=True) == 0
     assert capsys.readouterr().out.count("Plan of") == 3
+
+
+def test_a_run_is_continued_in_its_own_folder(here):
+    found = []
+    arguments = ["recipe=tiny_omni_count", "checkpoint.resume=runs/a"]
+    with pytest.raises(ConfigError, match=r"checkpoint\.resume is runs/a, .*, but hydra\.run\.dir=runs/b: leave one"):
+        run(lambda cfg, folder: found.append(folder) or 0, [*arguments, "hydra.run.dir=runs/b"], "train")
+    assert found == []
+    assert run(lambda cfg, folder: found.append(folder) or 0, [*arguments, f"hydra.run.dir={here}/runs/a"], "train") == 0
+    assert run(lambda cfg, folder: found.append(folder) or 0, arguments, "train") == 0
+    assert len(found) == 2
+
+
+def test_the_jobs_of_a_sweep_do_not_continue_one_run(here):
+    arguments = ["recipe=tiny_omni_count", "checkpoint.resume=runs/a", "seed=1,2", "-m"]
+    with pytest.raises(ConfigError, match=r"checkpoint\.resume=runs/a is one run, but -m starts several there"):
+        run(lambda cfg, folder: 0, arguments, "train")
+    assert not (here / "runs").exists()

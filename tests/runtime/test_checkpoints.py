@@ -9,12 +9,13 @@ import textwrap
 
 import pytest
 
-from omnirl.errors import CheckpointError, ConfigError, DeadlineExceeded
+from omnirl.errors import CheckpointError, CheckpointMismatch, ConfigError, DeadlineExceeded
 from omnirl.runtime.checkpoints import MANIFEST, STATE, CheckpointStore, open_checkpoint, read_state, write_state
+from omnirl.runtime.goal import Goal
 
 
-def save(store, step, text="weights"):
-    with store.writing(step) as folder:
+def save(store, step, text="weights", **metrics):
+    with store.writing(step, metrics) as folder:
         (folder / "trainer").mkdir()
         (folder / "trainer" / "rank_0.bin").write_text(text)
         write_state(folder, {"step": step, "rng": [1, 2**63], "loss": 0.1})
@@ -45,6 +46,34 @@ def test_only_the_newest_are_kept(store):
         save(store, step)
     assert store.steps() == (100, 1_000_000)
     assert names(store.folder) == ["step_000100", "step_1000000"]
+
+
+@pytest.mark.parametrize(("higher", "best", "left"), [(True, (5, 3), (3, 5, 6, 7)), (False, (6, 4), (4, 6, 7))])
+def test_the_best_are_kept_besides(tmp_path, higher, best, left):
+    """Of equal ones the newer; what has no finite value is never the best."""
+    store = CheckpointStore(tmp_path, keep=2, goal=Goal("loss", higher, keep_best=2))
+    for step, loss in enumerate((2.0, float("nan"), 3.0, 1.0, 3.0, 1.0), start=1):
+        save(store, step, loss=loss)
+    save(store, 7)
+    assert tuple(checkpoint.step for checkpoint in store.best()) == best
+    assert store.steps() == left
+    assert store.best()[0].metrics == {"loss": 3.0 if higher else 1.0}
+
+
+def test_a_damaged_one_is_not_the_best(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1, goal=Goal("loss", keep_best=1))
+    save(store, 1, loss=9.0)
+    save(store, 2, loss=1.0)
+    (tmp_path / "step_000001" / "trainer" / "rank_0.bin").unlink()
+    save(store, 3, loss=0.0)
+    assert store.steps() == (2, 3)
+
+
+def test_a_step_that_is_not_there_is_the_users_mistake(store):
+    save(store, 1)
+    with pytest.raises(CheckpointMismatch, match=r"has no checkpoint of step 2; there are: 1$") as caught:
+        store.at(2)
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, DeadlineExceeded])
@@ -170,6 +199,13 @@ def test_a_checkpoint_without_state(store):
         pass
     with pytest.raises(CheckpointError, match=rf"{STATE} is missing: the checkpoint holds no state"):
         read_state(store.latest().folder)
+
+
+def test_a_state_of_another_version(store):
+    save(store, 1)
+    (store.folder / "step_000001" / STATE).write_text('{"format": 1}')
+    with pytest.raises(CheckpointError, match="its state has format 1; this omnirl reads 3"):
+        read_state(store.folder / "step_000001")
 
 
 def test_other_folders_do_not_count(store):

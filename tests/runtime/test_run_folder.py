@@ -49,8 +49,31 @@ def test_resuming_adds_a_start(tmp_path, cfg):
     cfg.seed = 8
     RunFolder.create(tmp_path, cfg, resume=True)
     record = json.loads(RunFolder.create(tmp_path, cfg, resume=True).record.read_text())
-    assert [start["seed"] for start in record.pop("resumed")] == [8, 8]
+    assert [(start["seed"], start["config"]) for start in record.pop("resumed")] == [
+        (8, "config.resume_1.yaml"),
+        (8, "config.resume_2.yaml"),
+    ]
     assert record == first
+
+
+def test_the_first_configuration_stays_and_the_last_one_counts(tmp_path, cfg):
+    run = RunFolder.create(tmp_path, cfg)
+    before = run.config.read_bytes()
+    assert run.load_config().seed == 7
+    cfg.seed = 8
+    RunFolder.create(tmp_path, cfg, resume=True, facts={"model": "/m"})
+    assert run.config.read_bytes() == before
+    assert run.load_config().seed == 8
+    assert run.last_start()["model"] == "/m"
+    cfg.seed = 9
+    RunFolder.create(tmp_path, cfg, resume=True, restart=True)
+    assert OmegaConf.load(run.config).seed == run.load_config().seed == 9
+
+
+def test_without_a_record_the_first_configuration_is_the_last(tmp_path):
+    assert RunFolder(tmp_path).last_config == tmp_path / "config.yaml"
+    (tmp_path / "run.json").write_text("[")
+    assert RunFolder(tmp_path).last_config == tmp_path / "config.yaml"
 
 
 def test_a_damaged_record(tmp_path, cfg):

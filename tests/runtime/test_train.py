@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from omnirl.config.compose import compose_config
@@ -27,6 +28,7 @@ from omnirl.config.schema import (
     LoggerConfig,
     MismatchConfig,
     ModelConfig,
+    PromptConfig,
     RolloutConfig,
     SyntheticConfig,
     TrainerConfig,
@@ -35,6 +37,7 @@ from omnirl.config.schema import (
 from omnirl.data import PromptSampler, ensure_dataset, load_prompts
 from omnirl.errors import (
     CheckpointError,
+    CheckpointMismatch,
     ConfigError,
     DataError,
     EngineError,
@@ -45,8 +48,10 @@ from omnirl.errors import (
 )
 from omnirl.rollout import RolloutRunner
 from omnirl.runtime import train as train_module
+from omnirl.runtime.budget import TimeBudget
 from omnirl.runtime.checkpoints import CheckpointStore
 from omnirl.runtime.models import ensure_model
+from omnirl.runtime.run_folder import RunFolder
 from omnirl.runtime.train import train
 from omnirl.track.names import describe
 from omnirl.trainers.torch import TorchTrainer
@@ -104,9 +109,8 @@ def config(session_cache):
             "checkpoint": CheckpointConfig(every=1, keep=100),
             "logger": LoggerConfig(progress=False, samples_every=2),
         }
-        return Config(
-            recipe_name="test", suite="smoke", description="a miniature", cache_dir=str(session_cache), **{**settings, **groups}
-        )
+        names = {"recipe_name": "test", "suite": "smoke", "description": "a miniature", "cache_dir": str(session_cache)}
+        return Config(**{**names, **settings, **groups})
 
     return make
 
@@ -268,25 +272,46 @@ class TestResume:
         longer.trainer.max_steps = STEPS + 1
         assert train(longer, tmp_path) == 0
         assert [row["step"] for row in rows(folder / "metrics.jsonl")] == [0, 1, 2, 3, 4]
-        assert "max_steps: 4" in (folder / "config.yaml").read_text()
+        assert f"max_steps: {STEPS}" in (folder / "config.yaml").read_text()
+        assert f"max_steps: {STEPS + 1}" in (folder / "config.resume_1.yaml").read_text()
+        assert RunFolder(folder).load_config().trainer.max_steps == STEPS + 1
+        shorter = config(checkpoint=CheckpointConfig(resume=str(folder)))
+        shorter.trainer.max_steps = STEPS
+        with pytest.raises(CheckpointMismatch, match=rf"trainer\.max_steps={STEPS}, but .* is of GRPO step {STEPS + 1}"):
+            train(shorter, tmp_path)
 
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"seed": 1}, "resume with the same dataset and `seed`"),
-            ({"dataset": DatasetConfig(synthetic=SyntheticConfig(num_train=20, num_eval=8))}, "24 rows .* this run has 20"),
-            ({"model": ModelConfig(tiny=tiny("M*M-"))}, "this trainer checkpoint cannot be loaded"),
+            ({"seed": 1}, "seed was 0, is 1"),
+            ({"recipe_name": "other"}, "recipe_name was 'test', is 'other'"),
+            ({"algo": AlgoConfig(group_size=2, prompts_per_step=4)}, r"algo\.group_size was 4, is 2"),
+            ({"prompt": PromptConfig(suffix=" Think.")}, r"prompt\.suffix was '', is ' Think\.'"),
+            ({"rollout": RolloutConfig(max_new_tokens=3, temperature=0.5)}, r"rollout\.temperature was 1\.0, is 0\.5"),
+            (
+                {"dataset": DatasetConfig(synthetic=SyntheticConfig(num_train=20, num_eval=8))},
+                r"the training rows .*: hash",
+            ),
+            ({"model": ModelConfig(tiny=tiny("M*M-"))}, r"model\.tiny\.pattern was '\*-\*-', is 'M\*M-'"),
         ],
     )
     def test_another_configuration_leaves_the_run_as_it_is(self, whole, config, env, tmp_path, change, message):
         before = {p: p.read_bytes() for p in whole.iterdir() if p.is_file()}
-        with pytest.raises(CheckpointError, match=message):
-            train(config(checkpoint=CheckpointConfig(resume=str(whole)), **change), tmp_path)
+        with pytest.raises(CheckpointMismatch, match=message) as caught:
+            train(config(**{"checkpoint": CheckpointConfig(resume=str(whole)), **change}), tmp_path)
+        assert caught.value.exit_code == 2
+        assert "config.yaml, or start a new run" in str(caught.value)
         assert {p: p.read_bytes() for p in whole.iterdir() if p.is_file()} == before
 
     def test_a_folder_without_a_checkpoint(self, config, tmp_path):
-        with pytest.raises(CheckpointError, match="there is no checkpoint to resume from"):
+        with pytest.raises(CheckpointMismatch, match=r"there is no checkpoint to resume from \(no such folder\)"):
             train(config(checkpoint=CheckpointConfig(resume=str(tmp_path / "nowhere"))), tmp_path)
+        assert not list(tmp_path.iterdir())
+
+    def test_one_checkpoint_instead_of_the_run(self, whole, config, tmp_path):
+        step = whole / "checkpoints" / "step_000002"
+        with pytest.raises(CheckpointMismatch, match=rf"is one checkpoint; .*checkpoint\.resume={whole}"):
+            train(config(checkpoint=CheckpointConfig(resume=str(step))), tmp_path)
         assert not list(tmp_path.iterdir())
 
 
@@ -361,7 +386,7 @@ class TestFailure:
 
     def test_when_saving_fails_too_the_first_error_is_the_one_to_see(self, config, env, tmp_path, monkeypatch, capsys):
         fail_at(monkeypatch, "train_step", 2, TrainingDiverged("loss nan"))
-        monkeypatch.setattr(TorchTrainer, "save", lambda *_: (_ for _ in ()).throw(CheckpointError("no room")))
+        monkeypatch.setattr(TorchTrainer, "save", lambda *_, **__: (_ for _ in ()).throw(CheckpointError("no room")))
         with pytest.raises(TrainingDiverged, match="loss nan"):
             train(config(checkpoint=self.SELDOM, logger=LoggerConfig(tensorboard=False)), tmp_path / "run")
         assert "the last steps could not be saved: no room" in capsys.readouterr().out
@@ -434,6 +459,67 @@ class TestBeforeTheFolder:
         (tmp_path / "file").write_text("")
         with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.* cannot be written"):
             train(config(), tmp_path / "file" / "run")
+
+
+class TestGoal:
+    """Checkpoints by metric, and ends before the last step."""
+
+    def test_the_best_and_the_newest_are_kept(self, config, env, tmp_path, capsys):
+        saves = CheckpointConfig(every=1, keep=1, keep_best=1, metric="rollout/length_max", higher_is_better=False)
+        assert train(config(checkpoint=saves), tmp_path / "run") == 0
+        lengths = [row["rollout/length_max"] for row in rows(tmp_path / "run" / "metrics.jsonl")[1:]]
+        best = max(n for n, length in enumerate(lengths, start=WARMUP + 1) if length == min(lengths))
+        assert numbers(tmp_path / "run") == sorted({best, WARMUP + STEPS})
+        assert CheckpointStore(tmp_path / "run" / "checkpoints").at(best).metrics["rollout/length_max"] == min(lengths)
+
+    def test_a_goal_ends_the_run_and_stays_reached(self, config, env, tmp_path):
+        """The first evaluation during the run is after step 2 of 3."""
+        goal = {"metric": "eval/length_mean", "stop_at": 0.0}
+        assert train(config(checkpoint=CheckpointConfig(**goal)), tmp_path / "run") == 0
+        assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2]
+        assert (tmp_path / "run" / "export").is_dir()
+        assert train(config(checkpoint=CheckpointConfig(resume="auto", **goal)), tmp_path / "run") == 0
+        assert numbers(tmp_path / "run")[-1] == WARMUP + 2
+        assert train(config(checkpoint=CheckpointConfig(resume="auto")), tmp_path / "run") == 0
+        assert numbers(tmp_path / "run")[-1] == WARMUP + STEPS
+
+    def test_a_metric_that_the_run_does_not_measure(self, config, env, tmp_path):
+        with pytest.raises(ConfigError, match=r"there is no metric 'eval/acuracy'\. Did you mean 'eval/accuracy'\?"):
+            train(config(checkpoint=CheckpointConfig(metric="eval/acuracy", stop_at=1)), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        with pytest.raises(ConfigError, match=r"eval/pass_k is not measured by this run; .* give: eval/accuracy, eval/acc"):
+            train(config(checkpoint=CheckpointConfig(metric="eval/pass_k", stop_at=1)), tmp_path / "run")
+
+    @pytest.mark.parametrize(("calls", "saved"), [(0, 0), (2, 2), (3, WARMUP + 1)])
+    def test_time_is_up(self, whole, config, env, tmp_path, monkeypatch, capsys, calls, saved):
+        """In the warm-up and after it: the run saves and leaves with 0, and can go on."""
+        answers = iter([False] * calls + [True] * 9)
+        with monkeypatch.context() as patch:
+            patch.setattr(TimeBudget, "spent", lambda self: next(answers))
+            timed = config(checkpoint=CheckpointConfig(every=0, save_by="00:01:00:00"))
+            assert train(timed, tmp_path / "run", Console(width=300)) == 0
+        assert numbers(tmp_path / "run") == [saved]
+        assert not (tmp_path / "run" / "export").exists()
+        assert train(config(checkpoint=CheckpointConfig(every=0, resume="auto")), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+
+    def test_without_its_optimizer_a_checkpoint_is_smaller_and_loads(self, whole, config, env, tmp_path):
+        slim = CheckpointConfig(every=1, keep=9, save_optimizer=False)
+        assert train(config(checkpoint=slim), tmp_path / "run") == 0
+        assert_same_run(tmp_path / "run", whole)
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_000005")
+        assert not list((tmp_path / "run").rglob("optimizer.pt"))
+        assert train(config(checkpoint=CheckpointConfig(resume="auto")), tmp_path / "run") == 0
+        assert numbers(tmp_path / "run")[-1] == 5
+
+
+def test_several_answers_to_a_prompt(config, env, tmp_path):
+    evals = EvalConfig(every=0, start=False, samples=4, final_samples=8, temperature=1.0, completions_per_prompt=3)
+    assert train(config(eval=evals), tmp_path / "run") == 0
+    found = [row for row in rows(tmp_path / "run" / "metrics.jsonl") if "eval/accuracy" in row]
+    assert [row["step"] for row in found] == [STEPS]
+    assert found[0]["eval/accuracy"] < found[0]["eval/pass_k"] <= 1
+    assert found[0]["eval/samples"] == 8
 
 
 def test_a_batch_without_variance_is_counted_and_changes_nothing(config, tmp_path):

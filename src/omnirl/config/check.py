@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from omnirl.config.check_algo import algo_problems
+from omnirl.config.duration import seconds
 from omnirl.config.keys import did_you_mean
 from omnirl.config.layout import layout, train_batch
 from omnirl.config.rules import SUITES
@@ -174,8 +175,11 @@ RANGES: dict[str, Range] = {
     "eval.every": NOT_NEGATIVE,
     "eval.samples": COUNT,
     "eval.final_samples": COUNT,
+    "eval.temperature": NOT_NEGATIVE,
+    "eval.completions_per_prompt": COUNT,
     "checkpoint.every": NOT_NEGATIVE,
     "checkpoint.keep": COUNT,
+    "checkpoint.keep_best": NOT_NEGATIVE,
     "cluster.nodes": COUNT,
     "cluster.gpus_per_node": NOT_NEGATIVE,
     "cluster.engine_nodes": NOT_NEGATIVE,
@@ -311,9 +315,10 @@ def _vllm(cfg: Config) -> Iterator[Problem]:
     if cfg.backend.name != "vllm":
         return
     low, high = VLLM_TEMPERATURES
-    if cfg.rollout.temperature and not low <= cfg.rollout.temperature <= high:
-        text = f"is {cfg.rollout.temperature:g}, but vLLM has only 0 (greedy) and {low:g} to {high:g}"
-        yield Problem("rollout.temperature", text)
+    for key, temperature in (("rollout", cfg.rollout.temperature), ("eval", cfg.eval.temperature)):
+        if temperature and not low <= temperature <= high:
+            text = f"is {temperature:g}, but vLLM has only 0 (greedy) and {low:g} to {high:g}"
+            yield Problem(f"{key}.temperature", text)
     tokens, rows = cfg.backend.vllm.max_num_batched_tokens, cfg.backend.vllm.max_num_seqs
     if tokens < rows:
         yield Problem(
@@ -373,8 +378,31 @@ def _sides(cfg: Config) -> Iterator[Problem]:
 
 
 def _training(cfg: Config) -> Iterator[Problem]:
+    """What only a training run needs."""
     yield from (Problem(key, text) for key, text in algo_problems(cfg))
     yield from _batches(cfg)
+    yield from _measurements(cfg)
+
+
+def _measurements(cfg: Config) -> Iterator[Problem]:
+    """Evaluations, and the checkpoints that depend on them."""
+    evals, saves = cfg.eval, cfg.checkpoint
+    if evals.completions_per_prompt > 1 and evals.temperature == 0:
+        text = f"is {evals.completions_per_prompt}, but greedy answers to a prompt are all equal: set eval.temperature"
+        yield Problem("eval.completions_per_prompt", text)
+    if saves.save_by is not None and not seconds(saves.save_by):
+        yield Problem("checkpoint.save_by", f"is {saves.save_by!r}, must be DD:HH:MM:SS and more than 0, as 00:03:45:00")
+    if saves.stop_at is not None and not isfinite(saves.stop_at):
+        yield Problem("checkpoint.stop_at", f"is {saves.stop_at}, must be a finite number")
+    if saves.keep_best and not saves.every:
+        yield Problem("checkpoint.keep_best", f"is {saves.keep_best}, but checkpoint.every=0 leaves nothing to choose from")
+    if not saves.metric.startswith("eval/"):
+        return
+    if saves.stop_at is not None and not evals.every:
+        yield Problem("checkpoint.stop_at", f"waits for {saves.metric}, which eval.every=0 never measures during the run")
+    if saves.keep_best and saves.every and (not evals.every or saves.every % evals.every):
+        text = f"is {saves.every}, must be a multiple of eval.every={evals.every}: keep_best needs {saves.metric} of each save"
+        yield Problem("checkpoint.every", text)
 
 
 def _batches(cfg: Config) -> Iterator[Problem]:

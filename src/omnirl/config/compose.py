@@ -62,6 +62,7 @@ def run(
     for job in composed:
         job.check_start()
     if args.multirun:
+        _refuse_one_folder(composed)
         conf = [f"--config-dir={d}" for d in args.conf]
         children = [[command, *flags, *conf, *job.arguments.values(), _run_dir(job.run_dir)] for job in composed]
         return run_children(children)
@@ -130,6 +131,13 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str] = (), conf: Sequence
             return hydra.compose("config", overrides=[f"recipe={recipe.name}", *others], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, recipe) from error
+
+
+def _refuse_one_folder(composed: Sequence[Job]) -> None:
+    """The jobs of a sweep cannot all go on in one run's folder."""
+    named = [resume for job in composed if (resume := job.config().checkpoint.resume) not in (None, "auto")]
+    if again := next((resume for resume in named if named.count(resume) > 1), None):
+        raise ConfigError(f"checkpoint.resume={again} is one run, but -m starts several there: leave one of them out.")
 
 
 @contextmanager

@@ -74,13 +74,23 @@ class Job:
     def check_start(self) -> None:
         """Raise `ConfigError`, or `HardwareError` when GPUs are missing, for a job that cannot start here and now."""
         cfg = self.config(allow_missing=True)
-        found = [*(Problem(key, _missing_text(key)) for key in self.missing), *unavailable(cfg)]
+        found = [*(Problem(key, _missing_text(key)) for key in self.missing), *unavailable(cfg), *self._two_folders(cfg)]
         if text := gpu_problem(cfg, gpus_present()):
             dry_run = f"omnirl train recipe={self.recipe.name} --dry-run"
             hardware = Problem("", f"{text}; `{dry_run}` shows the plan without them")
             raise HardwareError(self._report("cannot start here", [hardware, *found]))
         if found:
             raise ConfigError(self._report("cannot start", found))
+
+    def _two_folders(self, cfg: schema.Config) -> list[Problem]:
+        """`checkpoint.resume` names the run's folder; a `hydra.run.dir` on the command line must not name another."""
+        resume = cfg.checkpoint.resume
+        if resume in (None, "auto") or "hydra.run.dir" not in self.arguments:
+            return []
+        if Path(resume).resolve() == self.run_dir.expanduser().resolve():
+            return []
+        text = f"is {resume}, which goes on in that folder, but hydra.run.dir={self.run_dir}: leave one of them out"
+        return [Problem("checkpoint.resume", text)]
 
     def _report(self, verdict: str, found: Sequence[Problem]) -> str:
         lines = [f"{self._origin(p.key)}{p.key} {p.text}".strip() for p in found]

@@ -331,7 +331,7 @@ class WarmupConfig:
     batch_size: int = 64  #: samples of one supervised step
     lr: float = 5.0e-4  #: peak learning rate
     lr_warmup_steps: int = 30  #: steps of linear learning-rate increase
-    stop_accuracy: float = 0.5  #: end the phase once greedy accuracy reaches this
+    stop_accuracy: float = 0.5  #: end the phase once `eval/accuracy` reaches this
     eval_every: int = 2  #: steps between accuracy checks
     eval_from: int = 100  #: first step with an accuracy check
     eval_samples: int = 512  #: held-out prompts of an accuracy check
@@ -381,19 +381,29 @@ class RolloutConfig:
 
 @dataclass
 class EvalConfig:
-    """Greedy accuracy on held-out prompts."""
+    """Accuracy on held-out prompts."""
 
     every: int = 20  #: steps between evaluations; 0 only at the start and the end
+    start: bool = True  #: evaluate before the first GRPO step
+    end: bool = True  #: evaluate after the last GRPO step
     samples: int = 256  #: prompts of an evaluation during the run
     final_samples: int = 1024  #: prompts of the evaluations at the start and the end of GRPO
+    temperature: float = 0.0  #: sampling temperature of the answers; 0 is greedy
+    completions_per_prompt: int = 1  #: answers to each prompt; more than 1 adds `eval/pass_k`
 
 
 @dataclass
 class CheckpointConfig:
-    """Checkpoints of a run."""
+    """Checkpoints of a run, and when it ends early."""
 
     every: int = 50  #: steps between checkpoints; 0 only at the end
     keep: int = 2  #: newest checkpoints that are kept
+    keep_best: int = 0  #: checkpoints with the best `metric` that are kept besides
+    metric: str = "eval/accuracy"  #: metric of `keep_best` and `stop_at`; any of `metrics.jsonl`
+    higher_is_better: bool = True  #: whether a larger `metric` is better
+    stop_at: float | None = None  #: end the run once `metric` is this good
+    save_by: str | None = None  #: time of the run, as DD:HH:MM:SS from its start, by which it saves and leaves
+    save_optimizer: bool = True  #: save the optimizer too; without it a resumed run is not the uninterrupted one
     resume: str | None = None  #: run folder to continue; `auto`: `hydra.run.dir`, from the start where it has no checkpoint
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from omnirl.errors import CheckpointError, ConfigError
+from omnirl.errors import CheckpointError, CheckpointMismatch, ConfigError
 
 
 class PromptSampler:
@@ -89,18 +89,22 @@ class PromptSampler:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken. Raises `CheckpointError` when it is damaged or of another dataset or seed."""
+        """Continue where `state` was taken. Raises `CheckpointError` when it is damaged, `CheckpointMismatch` when it is of
+        another dataset or seed."""
         try:
-            if (state["n"], state["seed"]) != (self.n, self.seed):
-                raise CheckpointError(
-                    f"the checkpoint's sampler has {state['n']} rows and seed {state['seed']}, this run has {self.n} rows and "
-                    f"seed {self.seed}; resume with the same dataset and `seed`"
-                )
-            self._epoch, self._position = int(state["epoch"]), int(state["position"])
-            self._held, self._fresh = [int(row) for row in state["held"]], int(state["fresh"])
-            self._returned = [int(row) for row in state["returned"]]
+            rows, seed = int(state["n"]), int(state["seed"])
+            epoch, position, fresh = int(state["epoch"]), int(state["position"]), int(state["fresh"])
+            held = [int(row) for row in state["held"]]
+            returned = [int(row) for row in state["returned"]]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the sampler's state is damaged ({error!r}); resume from another checkpoint") from error
+        if (rows, seed) != (self.n, self.seed):
+            raise CheckpointMismatch(
+                f"the checkpoint's sampler has {rows} rows and seed {seed}, this run has {self.n} rows and seed {self.seed}; "
+                "resume with the same dataset and `seed`"
+            )
+        self._epoch, self._position, self._held, self._fresh = epoch, position, held, fresh
+        self._returned = returned
         self._order = self._permutation()
 
     def _permutation(self) -> list[int]:

@@ -4,6 +4,9 @@ A message says what is wrong, where (file, sample id, key) and what to change. T
 with `exit_code`: 1 the run failed, 2 wrong usage or configuration, 3 a gate was not met.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class OmnirlError(Exception):
     """Base of every error that omnirl raises on purpose."""
@@ -91,11 +94,21 @@ class NothingToLearn(OmnirlError, RuntimeError):
 
 
 class CheckpointError(OmnirlError, RuntimeError):
-    """A checkpoint cannot be written, read or does not belong to this run."""
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointMismatch(CheckpointError, ValueError):
+    """There is no such checkpoint, or it is of a run with another configuration."""
+
+    exit_code = 2
 
 
 class TrainingDiverged(OmnirlError, ArithmeticError):
-    """A loss or gradient is not finite."""
+    """A loss or gradient is not finite. `diagnosis`: what was found out about it, ready to be written as JSON."""
+
+    def __init__(self, message: str, diagnosis: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.diagnosis = diagnosis
 
 
 class ParityError(OmnirlError, AssertionError):

@@ -24,9 +24,10 @@ _RESERVED = frozenset({"messages", "add_generation_prompt", "tools", "documents"
 
 
 class ChatTemplate:
-    """A compiled template. `name` is used in messages, `variables` are handed to every rendering."""
+    """A compiled template. `source` is its text, `name` is used in messages, `variables` are handed to every rendering."""
 
     def __init__(self, source: str, name: str, variables: Mapping[str, Any] | None = None) -> None:
+        self.source = source
         self.name = name
         self.variables = dict(variables or {})
         if clash := sorted(_RESERVED & self.variables.keys()):

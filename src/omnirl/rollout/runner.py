@@ -50,19 +50,28 @@ class RolloutRunner:
         self._settings = settings
         self._seed = seed
 
-    def sampling(self, name: str, *, greedy: bool = False) -> SamplingParams:
-        """The run's sampling semantics for the request called `name`."""
+    def sampling(self, name: str, *, greedy: bool = False, temperature: float | None = None) -> SamplingParams:
+        """The run's sampling semantics for the request called `name`. `temperature` None is `rollout.temperature`."""
+        if temperature is None:
+            temperature = self._settings.temperature
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
         return SamplingParams(
             max_new_tokens=self._settings.max_new_tokens,
-            temperature=0.0 if greedy else self._settings.temperature,
+            temperature=0.0 if greedy else temperature,
             seed=int.from_bytes(digest, "little"),
             stop_ids=self._spec.stop_ids,
             banned_ids=self._spec.media_ids,
         )
 
     def generate(
-        self, prompts: Sequence[Prompt], group_size: int, *, step: int, deadline: Deadline, greedy: bool = False
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        step: int,
+        deadline: Deadline,
+        greedy: bool = False,
+        temperature: float | None = None,
     ) -> list[list[Turn]]:
         """For each prompt its `group_size` first turns. Raises the encoder's and the engine's errors; none is dropped."""
         requests = []
@@ -70,7 +79,7 @@ class RolloutRunner:
             encoded = self._encoder.encode(prompt)
             for index in range(group_size):
                 name = f"{step}/{prompt.id}/{index}"
-                requests.append(GenerationRequest(name, encoded, self.sampling(name, greedy=greedy)))
+                requests.append(GenerationRequest(name, encoded, self.sampling(name, greedy=greedy, temperature=temperature)))
         completions = self._engines.call("generate", requests, deadline.remaining(), deadline=deadline)[0]
         turns = [
             Turn(request.prompt, completion, self._encoder.decode(completion.ids))

@@ -14,12 +14,20 @@ from .report import write_report
 from .run_folder import RunFolder
 
 
-def with_ending(run: RunFolder, start: Callable[[], int], *, report: bool, note: Callable[[str], None]) -> int:
-    """What `start` returns or raises. `report`: write `report.html`. `note`: tells a person where it is, or why it is not."""
+def with_ending(
+    run: RunFolder,
+    start: Callable[[], int],
+    *,
+    complete: Callable[[], bool] = lambda: True,
+    report: bool,
+    note: Callable[[str], None],
+) -> int:
+    """What `start` returns or raises. `complete`: asked after a 0, which also ends a run whose time is up. `report`: write
+    `report.html`. `note`: tells a person where it is, or why it is not."""
     state, reason = RunStatus.FAILED, None
     try:
         code = start()
-        state = RunStatus.STOPPED if code else RunStatus.FINISHED
+        state = RunStatus.FINISHED if code == 0 and complete() else RunStatus.STOPPED
     except OmnirlError as error:
         reason = str(error)
         raise

@@ -7,7 +7,7 @@ Example:
 
 from pathlib import Path
 
-from omnirl.errors import CheckpointError, ConfigError
+from omnirl.errors import CheckpointMismatch, ConfigError
 
 from .checkpoints import Checkpoint, CheckpointStore
 from .models import ensure_model
@@ -32,13 +32,11 @@ def export(run: Path, out: Path, *, step: int | None = None, force: bool = False
     store = CheckpointStore(folder.checkpoints)
     checkpoint = store.latest() if step is None else store.at(step)
     if checkpoint is None:
-        raise CheckpointError(f"{run} has no checkpoint yet: the run did not reach one (checkpoint.every)")
-    if cfg.model.path is not None and not Path(cfg.model.path).is_dir():
-        raise ConfigError(
-            f"{folder.config}: the run started from model.path={cfg.model.path}, which is not there; "
-            "start the export in the folder where the run was started"
-        )
+        raise CheckpointMismatch(f"{run} has no checkpoint yet: the run did not reach one (checkpoint.every)")
+    base = ensure_model(cfg) if cfg.model.path is None else Path(folder.last_start().get("model", cfg.model.path))
+    if not base.is_dir():
+        raise ConfigError(f"{folder.record}: the run started from the model {base}, which is not there; put it back to export")
     from omnirl.trainers.state import export_checkpoint  # torch
 
-    export_checkpoint(ensure_model(cfg), cfg.model, checkpoint.folder / "trainer", out)
+    export_checkpoint(base, cfg.model, checkpoint.folder / "trainer", out)
     return checkpoint

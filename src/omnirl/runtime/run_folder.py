@@ -1,5 +1,7 @@
 """The one folder that a run leaves: the resolved `config.yaml`, `run.json` (what ran where), metrics, checkpoints, samples.
 
+`config.yaml` is what the run was started with. A resumed run leaves it as it is and adds `config.resume_1.yaml`, `_2`, …
+
 Example:
     run = RunFolder.create(Path("runs/count"), cfg)      # ConfigError when it holds a run
     run = RunFolder.create(Path("runs/count"), cfg, resume=True)
@@ -51,21 +53,33 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, cfg: Config | DictConfig, *, resume: bool = False) -> "RunFolder":
-        """Write `config.yaml` and `run.json`. With `resume`, an earlier run's `run.json` stays and the new start is added under
-        `resumed`.
+    def create(
+        cls,
+        path: Path,
+        cfg: Config | DictConfig,
+        *,
+        resume: bool = False,
+        restart: bool = False,
+        facts: Mapping[str, Any] | None = None,
+    ) -> "RunFolder":
+        """Write the configuration and `run.json`.
 
-        Raises `ConfigError` when the folder holds a run and `resume` is not set, or cannot be written; then nothing is left
-        behind.
+        With `resume`, an earlier run's record stays and the new start is added under `resumed`, and the configuration goes to a
+        file of its own; with `restart` in addition, nothing of the earlier run is continued and `config.yaml` is the new one.
+        `facts`: more for the record of this start. Raises `ConfigError` when the folder holds a run and `resume` is not set, or
+        cannot be written; then nothing is left behind.
         """
         run = cls(path)
         if not resume:
             run.check_new()
         config = cfg if isinstance(cfg, DictConfig) else OmegaConf.structured(cfg)
         yaml = OmegaConf.to_yaml(config, resolve=True)
-        record = json.dumps(run._record(config.seed), indent=1) + "\n"
+        start = describe(config.seed) | dict(facts or {})
+        record = run._record(start)
+        file = run.config if restart or not run.holds_run else path / f"config.resume_{len(record['resumed'])}.yaml"
+        start["config"] = file.name
         try:
-            _write_all(path, {run.config: yaml, run.record: record})
+            _write_all(path, {file: yaml, run.record: json.dumps(record, indent=1) + "\n"})
         except OSError as error:
             raise ConfigError(
                 f"hydra.run.dir={path} cannot be written: {error}; choose another folder, or make room there"
@@ -84,12 +98,14 @@ class RunFolder:
             raise ConfigError(f"{self.record}: the end of the run cannot be recorded ({error_})") from error_
 
     def load_config(self) -> Config:
-        """The configuration that the run was started with. Raises `CheckpointError` when the file is missing or damaged."""
+        """The configuration of the run's last start: what may change on the way, such as `model.path`, is right there. Raises
+        `CheckpointError` when the file is missing or damaged."""
+        file = self.last_config
         try:
-            found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(self.config)))
+            found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(file)))
         except (OSError, YAMLError, OmegaConfBaseException) as error:
             reason = str(error).splitlines()[0]
-            raise CheckpointError(f"{self.config} is missing, damaged, or of another version of omnirl: {reason}") from error
+            raise CheckpointError(f"{file} is missing, damaged, or of another version of omnirl: {reason}") from error
         assert isinstance(found, Config)
         return found
 
@@ -103,8 +119,21 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The resolved configuration."""
+        """The resolved configuration that the run was started with."""
         return self.path / "config.yaml"
+
+    @property
+    def last_config(self) -> Path:
+        """That of its last start."""
+        return self.path / str(self.last_start().get("config", self.config.name))
+
+    def last_start(self) -> dict[str, Any]:
+        """What `run.json` says about the run's last start; nothing when it is absent or damaged."""
+        try:
+            record = json.loads(self.record.read_text())
+            return dict((record.get("resumed") or [record])[-1])
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
 
     @property
     def record(self) -> Path:
@@ -132,6 +161,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def diagnosis(self) -> Path:
+        """What is known about a step that was not finite."""
+        return self.path / "diagnosis.json"
+
+    @property
     def tensorboard(self) -> Path:
         """Folder of TensorBoard event files."""
         return self.path / "tensorboard"
@@ -141,8 +175,8 @@ class RunFolder:
         """A run was started here."""
         return self.record.exists()
 
-    def _record(self, seed: int) -> dict[str, Any]:
-        start = describe(seed)
+    def _record(self, start: dict[str, Any]) -> dict[str, Any]:
+        """The record with this start in it."""
         if not self.holds_run:
             return start
         try:

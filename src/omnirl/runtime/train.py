@@ -10,19 +10,23 @@ from pathlib import Path
 
 from rich.console import Console
 
+from omnirl.config.duration import seconds
 from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.envs import make_env
-from omnirl.errors import CheckpointError, DataError
+from omnirl.errors import CheckpointMismatch, DataError
 from omnirl.prompt import PromptEncoder, admit
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
 from omnirl.types import Environment, Prompt, Tracker
 
-from .checkpoints import Checkpoint, CheckpointStore
+from .budget import TimeBudget
+from .checkpoints import Checkpoint, CheckpointStore, read_state
 from .controller import Controller
 from .ending import with_ending
+from .goal import Goal
+from .identity import Identity, check_identity, contents
 from .models import ensure_model
 from .parts import Parts, RunState
 from .run_folder import RunFolder
@@ -39,6 +43,8 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     The run's folder is written once everything is loaded and the first rows are encoded: what is wrong before leaves nothing.
     """
     check_trackers(cfg.logger)
+    budget = TimeBudget(None if cfg.checkpoint.save_by is None else seconds(cfg.checkpoint.save_by))
+    goal = Goal.of(cfg.checkpoint)
     run, continued, checkpoint = _find_run(cfg, run_dir)
     console = console or Console()
     dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
@@ -54,6 +60,10 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         media = media_store(cfg)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)
+        hashes = contents(model, encoder.template.source, train_rows, eval_rows)
+        identity = Identity.of(cfg, hashes)
+        if checkpoint is not None:
+            check_identity(read_state(checkpoint.folder).get("identity"), identity, checkpoint.folder)
         _try_rows(cfg, encoder, train_rows, eval_rows)
         trainers = stack.enter_context(trainer_group(cfg, model, media))
         engines = stack.enter_context(engine_group(cfg, model, media))
@@ -70,15 +80,27 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
             eval=eval_rows,
             progress=progress,
         )
-        controller = Controller(parts, run)
+        controller = Controller(parts, run, identity, goal, budget)
         if checkpoint is not None:
             controller.restore(checkpoint)
-        RunFolder.create(run.path, cfg, resume=continued)
+        facts = {
+            "model": str(model.resolve()),
+            "dataset": str(dataset.folder.resolve()),
+            "hashes": dict(identity.contents),
+            "from_checkpoint": None if checkpoint is None else checkpoint.folder.name,
+        }
+        RunFolder.create(run.path, cfg, resume=continued, restart=checkpoint is None, facts=facts)
         console.print(f"run folder {run.path}", soft_wrap=True, highlight=False)
         metrics, warmup_metrics = _sinks(cfg, run, progress, controller.state if continued else None)
         stack.callback(metrics.close)
         stack.callback(warmup_metrics.close)
-        return with_ending(run, lambda: controller.run(metrics, warmup_metrics), report=cfg.logger.report, note=progress.note)
+        return with_ending(
+            run,
+            lambda: controller.run(metrics, warmup_metrics),
+            complete=lambda: controller.complete,
+            report=cfg.logger.report,
+            note=progress.note,
+        )
 
 
 def _check_rows(cfg: Config, rows: int) -> None:
@@ -111,9 +133,18 @@ def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint |
         run.check_new()
         return run, False, None
     run = RunFolder(run_dir if resume == "auto" else Path(resume).expanduser())
+    if run.path.parent.name == run.checkpoints.name and not run.holds_run:
+        raise CheckpointMismatch(
+            f"checkpoint.resume={resume} is one checkpoint; give the run's folder, which goes on from its newest: "
+            f"checkpoint.resume={run.path.parent.parent}"
+        )
     checkpoint = CheckpointStore(run.checkpoints, cfg.checkpoint.keep).latest()
     if checkpoint is None and resume != "auto":
-        raise CheckpointError(f"{run.path}: there is no checkpoint to resume from (checkpoint.resume).")
+        why = "no such folder" if not run.path.exists() else "it holds no run" if not run.holds_run else "it ended too early"
+        raise CheckpointMismatch(
+            f"checkpoint.resume={resume}: there is no checkpoint to resume from ({why}); give a run's folder, or "
+            "checkpoint.resume=auto to start where there is none"
+        )
     return run, run.holds_run or checkpoint is not None, checkpoint
 
 

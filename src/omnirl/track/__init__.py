@@ -11,7 +11,7 @@ Example:
 from .checks import Check, CheckTable, Verdict
 from .fanout import FanOut
 from .jsonl import JsonlTracker, read_rows
-from .names import GLOSSARY, Metric, describe
+from .names import GLOSSARY, Metric, describe, without_clock
 from .progress import Progress
 from .timing import Timers
 
@@ -27,4 +27,5 @@ __all__ = [
     "Verdict",
     "describe",
     "read_rows",
+    "without_clock",
 ]

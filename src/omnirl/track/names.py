@@ -7,6 +7,7 @@ Example:
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -17,6 +18,19 @@ class Metric:
     name: str
     meaning: str
     formula: str = ""
+
+
+#: Groups of metrics that depend on the clock; all others are the same whenever a run is repeated.
+CLOCK = ("timing/", "perf/")
+
+
+def without_clock[T](metrics: Mapping[str, T]) -> dict[str, T]:
+    """What of a row is the same in two runs with one seed.
+
+    Example:
+        without_clock({"train/loss": 0.5, "timing/step_s": 1.2}) → {"train/loss": 0.5}
+    """
+    return {name: value for name, value in metrics.items() if not name.startswith(CLOCK)}
 
 
 def describe(name: str) -> Metric | None:
@@ -125,8 +139,13 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("media/serialised_bytes", "The same samples as workers get them: ids, log-probs, references"),
     Metric("media/visual_tokens", "Embeddings of pictures in these samples"),
     Metric("eval/overlong_dropped", "Held-out prompts that were too long and left out"),
-    Metric("eval/accuracy", "Mean reward of the greedy answers to held-out prompts"),
-    Metric("eval/accuracy_ci95", "Half-width of its 95 % interval", "1.96 · deviation / √samples"),
+    Metric("eval/accuracy", "Mean reward of the answers to held-out prompts, greedy by default (`eval.temperature`)"),
+    Metric("eval/accuracy_ci95", "Half-width of its 95 % interval", "1.96 · deviation of the prompts' means / √samples"),
+    Metric(
+        "eval/pass_k",
+        "Mean over prompts of the best of `eval.completions_per_prompt` rewards: with rewards of 0 and 1, the share solved at "
+        "least once",
+    ),
     Metric("eval/accuracy_{kind}", "The same for the rows of one `kind`"),
     Metric("eval/reward_errors", "Held-out prompts left out because their reward failed"),
     Metric("eval/samples", "Held-out prompts that were answered"),

@@ -46,11 +46,11 @@ class TrainerState:
     reference: Mapping[str, Tensor] | None
     lora: LoraConfig
 
-    def save(self, folder: Path, ranks: Ranks) -> None:
+    def save(self, folder: Path, ranks: Ranks, *, with_optimizer: bool = True) -> None:
         """All ranks gather, the first one writes. Raises `CheckpointError`."""
         trained = {name: full(p) for name, p in self.policy.parameters()} if self.lora.rank else {}
         weights = {} if self.lora.rank else self.policy.weights(whole_state(self.policy.model))
-        moments = self._moments()
+        moments = self._moments() if with_optimizer else None
         reference = None if self.reference is None else {name: full(t) for name, t in self.reference.items()}
 
         def write() -> None:
@@ -60,7 +60,8 @@ class TrainerState:
                     save_adapter(folder / ADAPTER, trained, self.lora, self.policy.spec.path)
                 else:
                     save_file(_contiguous(weights), folder / WEIGHTS)
-                torch.save(moments, folder / OPTIMIZER)
+                if moments is not None:
+                    torch.save(moments, folder / OPTIMIZER)
                 if reference is not None:
                     save_file(_contiguous(reference), folder / REFERENCE)
             except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors hide the disk's own error
@@ -68,11 +69,12 @@ class TrainerState:
 
         ranks.together(write)
 
-    def load(self, folder: Path, *, with_reference: bool) -> dict[str, Tensor] | None:
+    def load(self, folder: Path, *, with_reference: bool, with_optimizer: bool = True) -> dict[str, Tensor] | None:
         """Every rank reads; returns the reference, if it is wanted and there. Raises `CheckpointError`."""
         try:
             _load_trained(self.policy, self.lora, folder)
-            self._load_moments(torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu"))
+            if with_optimizer:
+                self._load_moments(torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu"))
             if not with_reference or not (folder / REFERENCE).is_file():
                 return None
             values = load_file(folder / REFERENCE)

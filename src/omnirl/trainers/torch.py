@@ -32,6 +32,7 @@ from omnirl.models.shared import share
 from omnirl.types import MediaStore, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
 
 from .collate import Collated, collate, pad
+from .diagnose import diagnose
 from .lora import add_adapters, dropping, merge
 from .ranks import Ranks
 from .split import MicroBatch, Split, pack, split
@@ -159,14 +160,23 @@ class TorchTrainer:
         norm = self._ranks.reduce_gradients(self._parameters(), self._settings.grad_clip)
         if not np.isfinite(norm) or not np.isfinite(metrics[f"{phase}/loss"]):
             self._optimizer.zero_grad(set_to_none=True)
-            raise TrainingDiverged(
-                f"loss {metrics[f'{phase}/loss']:g}, gradient norm {norm:g}: not finite. Weights were left as they are; "
-                f"lower `trainer.lr` or look at the samples of this step."
-            )
+            raise self._diverged(batch.samples, loss, f"loss {metrics[f'{phase}/loss']:g}, gradient norm {norm:g}")
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
         return {**metrics, f"{phase}/grad_norm": norm, f"{phase}/lr": lr, "perf/padding_share": plan.padding_share}
+
+    def _diverged(self, samples: Sequence[TrainingSample], loss: Loss, what: str) -> TrainingDiverged:
+        """The error, with what a second look at the step finds. Only a trainer of one rank computes its samples again: ranks
+        would have to do it together."""
+
+        def forward(sample: TrainingSample) -> tuple[Tensor, Tensor]:
+            collated = self._collate([sample])
+            logprobs = self._logprobs([sample], collated)
+            return logprobs, loss(logprobs, [sample], collated).loss
+
+        found = diagnose(self._policy.model, samples, forward if self._ranks.size == 1 else None)
+        return TrainingDiverged(f"{what}: not finite. Weights were left as they are. {found.text}", found.as_json())
 
     def _seed(self) -> int:
         """Of what this rank's step draws: a function of the steps made, so that a resumed run draws the same."""
@@ -259,17 +269,17 @@ class TorchTrainer:
     def share_weights(self, segment: str) -> SharedWeights | None:
         return next((share(bucket.tensors, segment) for bucket in self.weights()), None)
 
-    def save(self, folder: Path) -> None:
-        """Weights (checkpoint names), optimizer and, with a KL penalty, the reference: whole tensors, which any number of ranks
-        loads. Raises `CheckpointError`."""
-        self._state().save(folder, self._ranks)
+    def save(self, folder: Path, *, optimizer: bool = True) -> None:
+        """Weights (checkpoint names), `optimizer` and, with a KL penalty, the reference: whole tensors, which any number of
+        ranks loads. Raises `CheckpointError`."""
+        self._state().save(folder, self._ranks, with_optimizer=optimizer)
 
-    def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote, with this run's own weight decay and betas.
+    def load(self, folder: Path, *, optimizer: bool = True) -> None:
+        """Continue from what `save` wrote, with this run's own weight decay and betas; without `optimizer`, with a fresh one.
 
         Raises `CheckpointError` when a file is missing or damaged, or was saved by another model or with other frozen parts.
         """
-        self._reference = self._state().load(folder, with_reference=bool(self._algo.kl.coef))
+        self._reference = self._state().load(folder, with_reference=bool(self._algo.kl.coef), with_optimizer=optimizer)
 
     def _state(self) -> TrainerState:
         return TrainerState(self._policy, self._optimizer, self._reference, self._lora)

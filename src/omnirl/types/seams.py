@@ -111,9 +111,11 @@ class Trainer(Protocol):
     def share_weights(self, segment: str) -> SharedWeights | None:
         """All weights in a new shared-memory segment, for engines in other processes; the first rank's answer counts."""
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path, *, optimizer: bool = True) -> None:
+        """`optimizer`: whether its state is saved too. Raises `CheckpointError`."""
 
-    def load(self, folder: Path) -> None: ...
+    def load(self, folder: Path, *, optimizer: bool = True) -> None:
+        """`optimizer`: whether `save` was told to save it. Raises `CheckpointError`."""
 
     def export(self, folder: Path) -> None:
         """A Hugging Face directory that every engine loads."""
