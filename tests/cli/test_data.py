@@ -40,6 +40,10 @@ def test_bad_values_leave_no_folder(tmp_path):
     assert "dataset.synthetic.questions=['count', 'why']" in str(result.exception)
     assert not (tmp_path / "d").exists()
     assert run("--out", tmp_path / "d", "--num-train", "many").exit_code == 2
+    refused = run("--out", tmp_path / "d", "--num-train", 0)
+    assert refused.exit_code == 2
+    assert "'--num-train'" in refused.output
+    assert "dataset.synthetic" not in refused.output
     assert run().exit_code == 2
 
 

@@ -1,6 +1,10 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +127,7 @@ def test_a_terminal_shows_text(generate, rows, monkeypatch):
         (["--prompt", "hi", "--greedy", "--samples", "2"], "--samples 2: greedy completions"),
         (["--prompt", "hi", "--samples", "0"], "--samples"),
         (["--prompt", "hi", "--image", "none.png"], "--image none.png: no such file"),
+        (["--prompt", "hi", "--image", "."], "--image .: is a directory; give a picture file"),
         (["--prompt", "hi", "--image", "empty.png"], "empty.png (prompt 'prompt'): the file is empty"),
         (["--prompt", "hi", "--image", "cut.png"], "cut.png (prompt 'prompt'): truncated or corrupt"),
         (["--prompt", "hi", "--image", "text.png"], "text.png (prompt 'prompt'): not a picture"),
@@ -198,3 +203,28 @@ def test_a_sweep_hands_its_flags_to_each_job(generate, monkeypatch):
     flags = ["--image=red.png", "--prompt=a b", "--samples=2", "--json"]
     assert [command[:5] for command in started] == [["generate", *flags]] * 2
     assert [next(a for a in command if a.startswith("seed=")) for command in started] == ["seed=1", "seed=2"]
+
+
+def test_a_recipe_whose_dataset_is_open_can_generate(generate):
+    code, out, err = generate("dataset=jsonl", "--prompt", "How many?", "--greedy")
+    assert (code, err) == (0, "")
+    assert len(parsed(out)) == 1
+
+
+@pytest.mark.engines
+def test_a_stopped_command_leaves_no_partial_file(here, tiny_run):
+    """SIGTERM while completions are written: the draft is there, then nothing is."""
+    arguments = ["recipe=tiny_omni_count", f"model.path={tiny_run / 'export'}", "--prompt", "How many?", "--samples", "100000"]
+    command = [sys.executable, "-m", "omnirl", "generate", *arguments, "--out", "out.jsonl"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not list(here.glob(".out.jsonl.*")):
+                assert process.poll() is None, process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert os.listdir(here) == []

@@ -25,11 +25,11 @@ def _group() -> None:
 @data_app.command()
 def make(
     out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")],
-    num_train: Annotated[int, typer.Option(help="Training rows.")] = _DEFAULT.num_train,
-    num_eval: Annotated[int, typer.Option(help="Held-out rows.")] = _DEFAULT.num_eval,
-    size: Annotated[int, typer.Option(help="Side of the square picture, in pixels.")] = _DEFAULT.size,
-    max_objects: Annotated[int, typer.Option(help="Most objects in a picture.")] = _DEFAULT.max_objects,
-    num_colors: Annotated[int, typer.Option(help="Colors in use, 1 to 8.")] = _DEFAULT.num_colors,
+    num_train: Annotated[int, typer.Option(min=1, help="Training rows.")] = _DEFAULT.num_train,
+    num_eval: Annotated[int, typer.Option(min=1, help="Held-out rows.")] = _DEFAULT.num_eval,
+    size: Annotated[int, typer.Option(min=16, max=4096, help="Side of the square picture, in pixels.")] = _DEFAULT.size,
+    max_objects: Annotated[int, typer.Option(min=1, max=64, help="Most objects in a picture.")] = _DEFAULT.max_objects,
+    num_colors: Annotated[int, typer.Option(min=1, max=8, help="Colors in use.")] = _DEFAULT.num_colors,
     shapes: Annotated[str, typer.Option(help="Of circle, square, triangle.")] = ",".join(_DEFAULT.shapes),
     questions: Annotated[str, typer.Option(help="Of count, count_color, count_shape, color, shape.")] = ",".join(
         _DEFAULT.questions

@@ -56,4 +56,4 @@ def generate(
     flags = [f"--image={file}" for file in image or ()]
     flags += [f"--{name}={value}" for name, value in valued.items() if value is not None]
     flags += ["--greedy"] * greedy + ["--json"] * as_json
-    raise typer.Exit(run(task, overrides or [], "generate", training=False, flags=flags))
+    raise typer.Exit(run(task, overrides or [], "generate", training=False, flags=flags, unread=("dataset.path",)))

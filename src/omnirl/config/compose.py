@@ -39,18 +39,26 @@ Task = Callable[[schema.Config, Path], int]
 
 
 def run(
-    task: Task, argv: Sequence[str], command: str, dry_run: bool = False, *, training: bool = True, flags: Sequence[str] = ()
+    task: Task,
+    argv: Sequence[str],
+    command: str,
+    dry_run: bool = False,
+    *,
+    training: bool = True,
+    flags: Sequence[str] = (),
+    unread: Sequence[str] = (),
 ) -> int:
     """Run `task` once, or once a job with `-m`, and return the exit code (of a sweep, the worst).
 
     `argv` holds overrides and Hydra's flags in any order. `flags` are the command's own options, passed on to the jobs
-    of a sweep. `training=False` allows what only training forbids, such as greedy sampling. `dry_run` prints the plan
+    of a sweep. `training=False` allows what only training forbids, such as greedy sampling. `unread`: keys that the command
+    does not read, which may be left open. `dry_run` prints the plan
     of every job and starts nothing. Raises `ConfigError` before anything is on disk.
     """
     args = command_line.parse(argv)
     if dry_run and (args.cfg or args.info):
         raise ConfigError("Of --dry-run, --cfg and --info only one at a time.")
-    composed = compose_jobs(args)
+    composed = [job.without(unread) for job in compose_jobs(args)]
     if args.cfg or args.info:
         return _show(args, composed[0].recipe)
     for job in composed:

@@ -7,7 +7,7 @@ Example:
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -43,6 +43,15 @@ class Job:
     def missing(self) -> list[str]:
         """Keys whose value is still `???`."""
         return [key for key, value in leaves(plain(self.cfg)) if value == "???"]
+
+    def without(self, unread: Sequence[str]) -> "Job":
+        """The job with keys of `unread` that are `???` set to null: its command does not look at them."""
+        if not (open_keys := [key for key in self.missing if key in unread]):
+            return self
+        cfg = self.cfg.copy()
+        for key in open_keys:
+            OmegaConf.update(cfg, key, None)
+        return replace(self, cfg=cfg)
 
     def config(self, allow_missing: bool = False) -> schema.Config:
         """The configuration as dataclasses, `~` expanded in paths; `ConfigError` for a value that is `???`.

@@ -95,7 +95,8 @@ def read_prompts(request: GenerateRequest) -> list[Prompt]:
     if request.prompt is None or not request.prompt.strip():
         raise ConfigError("--prompt is missing or empty: say what to ask")
     if missing := next((image for image in request.images if not image.is_file()), None):
-        raise MediaError(f"--image {missing}: no such file")
+        what = "is a directory; give a picture file" if missing.is_dir() else "no such file"
+        raise MediaError(f"--image {missing}: {what}")
     return [_one_prompt(request.images, request.prompt, request.system)]
 
 

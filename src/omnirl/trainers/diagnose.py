@@ -109,7 +109,7 @@ def diagnose(model: nn.Module, samples: Sequence[TrainingSample], forward: Forwa
 
 def _of_sample(model: nn.Module, sample: TrainingSample, forward: Forward | None) -> Diagnosis | None:
     inputs = {name: Numbers.of(values) for name in INPUTS if (values := getattr(sample, name, None)) is not None}
-    inputs["advantage"] = Numbers.of(np.float32(sample.advantage))
+    inputs["advantage"] = Numbers.of(np.array(sample.advantage, np.float32))
 
     def found(where: str, tensor: str, values: Numbers | None = None) -> Diagnosis:
         pictures = tuple((ref.digest, ref.height, ref.width) for ref in sample.prompt.media)
