@@ -25,6 +25,7 @@ from omnirl.types import (
     MediaRef,
     SamplingParams,
     TrainingSample,
+    VideoSampling,
 )
 
 #: attention, Mamba-2 + attention, Mamba-2 + attention + MoE
@@ -132,3 +133,49 @@ def build_all(folder):
         spec, store = read_spec(path), DictStore()
         models[pattern] = SimpleNamespace(path=path, spec=spec, store=store, prompts=mixed_prompts(spec, store))
     return models
+
+
+def clip(seed, frames):
+    """uint8 noise `[frames, H, W, 3]` in one of `SIZES`."""
+    height, width = SIZES[seed % len(SIZES)]
+    return np.random.default_rng([seed, frames]).integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+
+
+def clip_prompt(spec, store, name="clip", clips=((0, 4),), pictures=()):
+    """Words, pictures (seeds), clips (seed, frames) with words between their tubelets, words."""
+    ids, media, positions = [40, 50], [], []
+
+    def run(count):
+        ids.append(spec.image_start_id)
+        positions.append((len(ids), count))
+        ids.extend([*[spec.image_id] * count, spec.image_end_id])
+
+    for seed in pictures:
+        pixels = picture(seed)
+        count = pixels.shape[0] * pixels.shape[1] // (spec.patch_size * spec.merge) ** 2
+        media.append(MediaRef(store.put(pixels), *pixels.shape[:2], count))
+        run(count)
+    for seed, frames in clips:
+        pixels = clip(seed, frames)
+        runs = spec.video.rule.num_tubelets(frames)
+        count = pixels.shape[1] * pixels.shape[2] // (spec.patch_size * spec.merge) ** 2
+        times = tuple(range(0, 500 * frames, 500))
+        sampling = VideoSampling(tuple(range(frames)), times, frames, 2.0, frames)
+        media.append(MediaRef(store.put(pixels), *pixels.shape[1:3], runs * count, "video", runs, sampling))
+        for i in range(runs):
+            ids += [60 + i, 70]
+            run(count)
+    ids += [80, 90]
+    return EncodedPrompt(name, ExpandedIds(ids), tuple(media), np.array(positions, dtype=np.int32).reshape(-1, 2))
+
+
+def clip_prompts(spec, store):
+    """A clip, an odd one, one frame, a picture and a clip, two clips and two pictures, no media."""
+    return [
+        clip_prompt(spec, store, "even"),
+        clip_prompt(spec, store, "odd", ((1, 5),)),
+        clip_prompt(spec, store, "one", ((2, 1),)),
+        clip_prompt(spec, store, "both", ((0, 4),), (1,)),
+        clip_prompt(spec, store, "many", ((0, 4), (3, 3)), (0, 4)),
+        make_prompt(spec, store, "none", (33, 45, 90)),
+    ]

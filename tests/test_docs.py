@@ -241,7 +241,7 @@ def test_generated_pages_are_current(capsys, monkeypatch):
 def test_rows_are_rows(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(json.loads(block)) + "\n" for block in blocks(DOCS / "data.md", "json")))
-    assert [prompt.answer for prompt in load_prompts(file)] == ["3", "red"]
+    assert [prompt.answer for prompt in load_prompts(file)] == ["3", "red", "3"]
 
 
 def test_the_recipe_is_a_recipe():

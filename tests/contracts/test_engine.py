@@ -12,7 +12,18 @@ from omnirl.errors import DeadlineExceeded, EngineError, WeightMismatch
 from omnirl.models import load_policy
 from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
-from tests.omni import PATTERNS, make_engine, make_megatron, make_prompt, make_trainer, make_vllm, request, result, sample
+from tests.omni import (
+    PATTERNS,
+    clip_prompts,
+    make_engine,
+    make_megatron,
+    make_prompt,
+    make_trainer,
+    make_vllm,
+    request,
+    result,
+    sample,
+)
 
 ENGINES = {"hf": make_engine, "vllm": make_vllm, "megatron": make_megatron}
 
@@ -62,6 +73,19 @@ def test_logprobs_are_those_of_the_trainer(make, omnis, pattern, temperature):
         assert (c.ids.dtype, c.logprobs.dtype) == (np.int32, np.float32)
         assert len(c.ids) == len(c.logprobs) == 8
     assert_scored_alike(model, requests, completions, temperature)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_clips_and_pictures_share_a_batch(make, omnis, pattern):
+    model = omnis[pattern]
+    prompts = clip_prompts(model.spec, model.store)
+    requests = [request(model.spec, p.prompt_id, p, temperature=0.0, stop_ids=()) for p in prompts]
+    engine = make(model)
+    assert_scored_alike(model, requests, generate(engine, requests), temperature=1.0)
+    policy = load_policy(model.path)
+    for digest in {ref.digest for p in prompts for ref in p.media}:
+        expected = policy.pixel_values([model.store.get(digest)])[0].numpy()
+        np.testing.assert_array_equal(engine.pixel_values(digest), expected)
 
 
 def test_greedy_takes_the_likeliest_token(make, omni):

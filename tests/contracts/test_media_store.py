@@ -33,6 +33,15 @@ def test_put_and_get(store):
     np.testing.assert_array_equal(store.get(digest), pixels())
 
 
+def test_a_clip_keeps_its_shape(store):
+    clip = pixels(shape=(3, 32, 48, 3))
+    np.testing.assert_array_equal(store.get(store.put(clip)), clip)
+    one = store.put(clip[:1])
+    assert store.get(one).shape == (1, 32, 48, 3)
+    assert store.get(store.put(clip[0])).shape == (32, 48, 3)
+    assert len(store) == 3
+
+
 def test_the_same_pixels_are_kept_once(store):
     assert store.put(pixels()) == store.put(pixels())
     assert len(store) == 1
@@ -186,7 +195,7 @@ def test_full_shared_memory_is_a_media_error(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     store = SharedMemoryStore()
-    with pytest.raises(MediaError, match=r"cannot add 4616 bytes \(No space left on device\).*media.store=memory"):
+    with pytest.raises(MediaError, match=r"cannot add 4620 bytes \(No space left on device\).*media.store=memory"):
         store.put(pixels())
     assert len(store) == 0
     store.close()

@@ -77,7 +77,7 @@ def test_numbers_blank_lines_byte_order_mark_and_limit(write):
         (row(messages=said([])), r"`messages\[0\].content` is empty"),
         (row(messages=said("hi", "assistant")), "last message must be from the user, found 'assistant'"),
         (row(messages=said(["hi"])), r"`messages\[0\].content\[0\]` must be .*, found 'hi'"),
-        (row(messages=said([{"type": "video"}])), r"`messages\[0\].content\[0\]` must be .*, found \{'type': 'video'\}"),
+        (row(messages=said([{"type": "video"}])), r"`messages\[0\].content\[0\].video` must be the path or URL of a clip"),
         (row(messages=said([{"type": "text"}])), r"`messages\[0\].content\[0\].text` must be text, found NoneType"),
         (row(messages=said([{"type": "image"}])), r"`messages\[0\].content\[0\].image` must be the path .*, found None"),
         (row(images="a.png"), "`images` must be a list of paths, found str"),
@@ -96,7 +96,7 @@ def test_bad_rows_name_file_line_and_field(write, bad, message):
 @pytest.mark.parametrize(
     ("messages", "images", "message"),
     [
-        (said("How many?"), ["a.png"], r"`images` lists 1 pictures, but the messages hold 0 <image> markers"),
+        (said("How many?"), ["a.png"], r"`images` lists 1, but the messages hold 0 <image> markers"),
         (said("<image>"), [], r"holds more <image> markers than the row's `images` lists \(0\).*\"type\": \"text\""),
         (said("<image> and <image>"), ["a.png"], r"lists \(1\)"),
     ],

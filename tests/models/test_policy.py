@@ -102,7 +102,7 @@ def test_each_picture_goes_to_its_own_place(omni, policy):
 def test_embeddings_that_do_not_fit_the_placeholders(omni, policy):
     prompt = make_prompt(omni.spec, omni.store, "row-7", pictures=(0,))
     features = {prompt.media[0].digest: torch.zeros(3, 64)}
-    with pytest.raises(PlaceholderMismatch, match=r"prompt 'row-7': 4 placeholders at position 3, .* became 3 embeddings"):
+    with pytest.raises(PlaceholderMismatch, match=r"prompt 'row-7': 4 placeholders from position 3 on, .* became 3 embeddings"):
         place(prompt, 0, 0, features)
 
 

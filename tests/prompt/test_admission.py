@@ -29,7 +29,7 @@ def room(make_encoder, rows):
 
 def test_error_is_the_default(make_encoder, rows, room):
     with pytest.raises(
-        PromptTooLong, match=r"prompt 'long': .* tokens after expansion \(12 of them pictures\).*`prompt.over_length`"
+        PromptTooLong, match=r"prompt 'long': .* tokens after expansion \(12 of them pictures and clips\).*`prompt.over_length`"
     ):
         admit(make_encoder(context=room), rows)
     assert admit(make_encoder(context=room + 1), rows).kept == [0, 1, 2]

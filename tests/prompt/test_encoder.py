@@ -121,8 +121,8 @@ def test_length_is_checked_after_expansion(make_encoder, pictures):
     assert len(make_encoder(context=length + 16).encode(question).ids) == length
     with pytest.raises(
         PromptTooLong,
-        match=rf"prompt 'train-17': {length} tokens after expansion \(12 of them pictures\) \+ 16 new tokens exceed the "
-        rf"context of {length + 15}; .*backend.max_model_len.*rollout.max_new_tokens.*media.max_patches",
+        match=rf"prompt 'train-17': {length} tokens after expansion \(12 of them pictures and clips\) \+ 16 new tokens exceed "
+        rf"the context of {length + 15}; .*backend.max_model_len.*rollout.max_new_tokens.*media.max_patches",
     ):
         make_encoder(context=length + 15).encode(question)
 
@@ -130,7 +130,7 @@ def test_length_is_checked_after_expansion(make_encoder, pictures):
 def test_media_errors_name_prompt_and_file(make_encoder, pictures):
     with pytest.raises(MediaError, match=r"^gone.png \(prompt 'train-17'\): no such file"):
         make_encoder().encode(prompt(ImagePart("gone.png"), root=pictures))
-    with pytest.raises(MediaError, match=r"prompt 'train-17': 2 pictures, the limit is 1 \(`media.max_per_prompt`\)"):
+    with pytest.raises(MediaError, match=r"prompt 'train-17': 2 pictures and clips, the limit is 1 \(`media.max_per_prompt`\)"):
         make_encoder(max_media=1).encode(prompt(RED, WIDE, root=pictures))
 
 

@@ -30,10 +30,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.match": ("equal", "contains", "ratio"),
     "env.on_reward_error": ("drop", "fail"),
     "dataset.name": ("jsonl", "parquet", "hf", "nemo_gym", "clevr_cogent", "geometry3k", "mmpr_tiny", "refcoco"),
+    "dataset.make": ("pictures", "clips"),
+    "dataset.clips.kinds": ("count", "cups", "stack"),
+    "dataset.clips.format": ("mp4", "frames"),
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
     "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
     "prompt.over_length": ("error", "drop", "mask"),
     "media.store": ("memory", "shared_memory"),
+    "media.video_backend": ("pyav", "decord", "torchcodec"),
     "algo.advantage.estimator": ("group", "reinforce_plus_plus", "gdpo"),
     "algo.advantage.baseline": ("leave_one_out", "mean", "none"),
     "algo.loss.kind": ("ppo", "gspo", "cispo", "reinforce"),
@@ -118,6 +122,11 @@ RANGES: dict[str, Range] = {
     "env.reward_workers": COUNT,
     "dataset.eval_share": Range(0, 0.9, above=True),
     "dataset.box_space": COUNT,
+    **{f"dataset.clips.{k}": COUNT for k in ("frames", "max_count", "num_train", "num_eval")},
+    "dataset.clips.fps": Range(0, 1000, above=True),
+    "dataset.clips.size": Range(16, 4096),
+    "dataset.clips.num_colors": Range(1, 8),
+    "dataset.clips.seed": NOT_NEGATIVE,
     "dataset.synthetic.size": COUNT,
     "dataset.synthetic.num_train": COUNT,
     "dataset.synthetic.num_eval": COUNT,
@@ -130,6 +139,11 @@ RANGES: dict[str, Range] = {
     "media.fetch_timeout_s": POSITIVE,
     "media.store_mb": COUNT,
     "media.max_per_prompt": COUNT,
+    "media.video_workers": NOT_NEGATIVE,
+    "media.decode_timeout_s": POSITIVE,
+    "media.max_video_s": POSITIVE,
+    "media.max_video_frames": COUNT,
+    "media.max_video_bytes": COUNT,
     "algo.group_size": Range(2),
     "algo.prompts_per_step": COUNT,
     "algo.equal_rewards_patience": COUNT,
@@ -199,6 +213,11 @@ RANGES: dict[str, Range] = {
     "media.min_patches": COUNT,
     "media.max_patches": COUNT,
     "cluster.trainer_ranks": COUNT,
+    "media.video_num_frames": Range(1, 100_000),
+    "media.video_fps": Range(0, 1000, above=True),
+    "media.video_min_frames": Range(1, 100_000),
+    "media.video_max_frames": Range(1, 100_000),
+    "media.video_patches": COUNT,
 }
 
 
@@ -216,6 +235,7 @@ def problems(cfg: Config, training: bool = True) -> list[Problem]:
     return found or [
         *_sizes(cfg),
         *_media(cfg),
+        *_clips(cfg),
         *_rewards(cfg),
         *_vllm(cfg),
         *_parallel(cfg),
@@ -300,6 +320,21 @@ def _media(cfg: Config) -> Iterator[Problem]:
         yield Problem("media.background", f"is {media.background!r}, must be white, black, grey or #rrggbb")
     if media.http_hosts and not media.allow_http:
         yield Problem("media.http_hosts", "lists hosts, but media.allow_http is false: set it to true, or leave the list empty")
+    if media.video_num_frames and media.video_fps:
+        yield Problem("media.video_fps", f"is {media.video_fps:g}, but video_num_frames={media.video_num_frames} excludes it")
+    if media.video_max_frames:
+        for key in ("video_min_frames", "video_num_frames"):
+            if (getattr(media, key) or 0) > media.video_max_frames:
+                yield Problem(f"media.{key}", f"is {getattr(media, key)}, more than video_max_frames={media.video_max_frames}")
+
+
+def _clips(cfg: Config) -> Iterator[Problem]:
+    clips = cfg.dataset.clips
+    if cfg.dataset.path is None and cfg.dataset.make == "clips":
+        if "count" in clips.kinds and clips.max_count > clips.frames:
+            yield Problem("dataset.clips.max_count", f"is {clips.max_count}, more than frames={clips.frames}")
+        if clips.size % 2:
+            yield Problem("dataset.clips.size", f"is {clips.size}, must be even")
 
 
 def _packing(cfg: Config) -> Iterator[Problem]:

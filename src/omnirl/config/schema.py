@@ -174,17 +174,35 @@ class SyntheticConfig:
 
 
 @dataclass
+class ClipsConfig:
+    """Clips made by code, used when `dataset.path` is null and `dataset.make` is clips."""
+
+    kinds: list[str] = field(default_factory=lambda: ["count", "cups", "stack"])  #: count, cups, stack: each needs all frames
+    frames: int = 6  #: frames of a clip
+    fps: float = 2.0  #: frames a second
+    size: int = 64  #: side of the square frames, in pixels; even
+    max_count: int = 4  #: most circles of a count
+    num_colors: int = 3  #: colours of a stack, 1 to 8
+    num_train: int = 2048  #: training rows
+    num_eval: int = 512  #: held-out rows (disjoint seeds)
+    format: str = "mp4"  #: mp4 (H.264) or frames (a folder of PNG files)
+    seed: int = 0  #: seed of the clips
+
+
+@dataclass
 class DatasetConfig:
     """Where rows come from."""
 
     name: str = "jsonl"  #: layout: jsonl, parquet, hf, nemo_gym, clevr_cogent, geometry3k, mmpr_tiny or refcoco
-    path: str | None = None  #: folder of the dataset; null makes `dataset.synthetic` in `cache_dir`
+    path: str | None = None  #: folder of the dataset; null makes `dataset.make` in `cache_dir`
     train: str | None = None  #: training file (jsonl, nemo_gym) or split in `path`; null takes the layout's own
     eval: str | None = None  #: held-out file or split in `path`; null takes the layout's own, or holds out `eval_share`
     eval_share: float = 0.05  #: share of the training rows that is held out when there is no other split
     columns: Any = None  #: names of a table's columns, some of {id, question, answer, images}; null: the fields of JSONL rows
     box_space: int = 1000  #: extent to which the boxes of refcoco are rescaled; `env.space` must be equal
+    make: str = "pictures"  #: what is made when `path` is null: pictures (`synthetic`) or clips
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)  #: pictures made by code
+    clips: ClipsConfig = field(default_factory=ClipsConfig)  #: clips made by code
 
 
 @dataclass
@@ -215,7 +233,18 @@ class MediaConfig:
     fetch_timeout_s: float = 10.0  #: longest fetch of one URL, redirects and body included, in seconds
     store: str | None = None  #: memory or shared_memory; null takes memory where all is one process
     store_mb: int = 4096  #: most pixels that the store keeps, in MiB; what a running step uses is never dropped
-    max_per_prompt: int = 8  #: most pictures of one prompt
+    max_per_prompt: int = 8  #: most pictures and clips of one prompt
+    video_backend: str = "pyav"  #: reader of clips: pyav, decord or torchcodec (needs FFmpeg); all give the same frames
+    video_workers: int = 1  #: processes that decode clips, each ended and replaced after the deadline; 0 decodes in place
+    decode_timeout_s: float = 60.0  #: longest decoding of one clip, in seconds
+    video_num_frames: int | None = None  #: evenly spaced frames of a clip; null takes the checkpoint's, else 32
+    video_fps: float | None = None  #: frames a second, instead of `video_num_frames`
+    video_min_frames: int | None = None  #: fewest frames of a clip that has them; null takes the checkpoint's, else 1
+    video_max_frames: int | None = None  #: most frames of a clip; null takes the checkpoint's, else 256
+    video_patches: int | None = None  #: patches of a frame; null takes the checkpoint's
+    max_video_s: float = 7200.0  #: a longer clip is refused before decoding
+    max_video_frames: int = 1_000_000  #: a clip with more frames is refused before decoding
+    max_video_bytes: int = 4_294_967_296  #: a larger file is refused
 
 
 @dataclass

@@ -1,24 +1,30 @@
 """Rows of messages → `Prompt`s. Content is normalised here, once; after this a message is a tuple of typed parts.
 
-A row: `{"id", "messages": [{"role", "content"}], "answer", "target"?, "images"?}`; other fields go to `Prompt.meta`. `content`
-is a list of parts, in which text is literal, or a string, in which each `<image>` is the next path of the row's `images`.
+A row: `{"id", "messages": [{"role", "content"}], "answer", "target"?, "images"?, "videos"?}`; other fields go to `Prompt.meta`.
+`content` is a list of parts, in which text is literal, or a string, in which each `<image>` is the next path of the row's
+`images` and each `<video>` the next of its `videos`.
 
 Example:
     {"id": "train-17", "answer": "3", "messages": [{"role": "user", "content": [
         {"type": "image", "image": "images/17.png"}, {"type": "text", "text": "How many circles are there?"}]}]}
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from omnirl.errors import DataError, PlaceholderMismatch
-from omnirl.types import ImagePart, Message, Part, Prompt, TextPart
+from omnirl.media.video import setting_problems
+from omnirl.types import ImagePart, Message, Part, Prompt, TextPart, VideoPart, VideoSettings
 
-MARKER = "<image>"  # in string content; whatever the model's own marker is
+# in string content, whatever the model's own markers are: marker → the row's list
+MARKERS = {"<image>": "images", "<video>": "videos"}
 _ROLES = ("system", "user", "assistant")
-_FIELDS = frozenset({"id", "messages", "answer", "target", "images"})
+_FIELDS = frozenset({"id", "messages", "answer", "target", *MARKERS.values()})
+_SAMPLING = tuple(f.name for f in fields(VideoSettings))
 
 
 def prompts_of(
@@ -49,11 +55,7 @@ def _prompt(row: dict[str, Any], where: str, root: str, answers: bool) -> Prompt
     target = row.get("target")
     if target is not None and not (isinstance(target, str) and target.strip()):
         raise DataError(f"{where}: `target` must be non-empty text, or be left out")
-    images = row.get("images", [])
-    if not isinstance(images, list):
-        raise DataError(f"{where}: `images` must be a list of paths, found {type(images).__name__}")
-    paths = [_path(path, f"{where}: `images[{i}]`") for i, path in enumerate(images)]
-    messages = _messages(row.get("messages"), paths, where)
+    messages = _messages(row.get("messages"), _Listed(row, where), where)
     meta = {key: value for key, value in row.items() if key not in _FIELDS}
     return Prompt(identity, messages, answer, target, root, meta)
 
@@ -69,29 +71,57 @@ def _scalar(row: dict[str, Any], field: str, where: str) -> str:
     return str(value)
 
 
-def _messages(value: Any, images: list[ImagePart], where: str) -> tuple[Message, ...]:
+class _Listed:
+    """The media that a row lists beside its messages, handed out one a marker."""
+
+    def __init__(self, row: dict[str, Any], where: str) -> None:
+        self.parts: dict[str, list[ImagePart | VideoPart]] = {}
+        for marker, field in MARKERS.items():
+            values = row.get(field) or []
+            if not isinstance(values, list):
+                raise DataError(f"{where}: `{field}` must be a list of paths, found {type(values).__name__}")
+            read = _video if field == "videos" else _image
+            self.parts[marker] = [read(value, f"{where}: `{field}[{i}]`") for i, value in enumerate(values)]
+        self._used = dict.fromkeys(MARKERS, 0)
+
+    def next(self, marker: str, where: str) -> ImagePart | VideoPart:
+        index, listed = self._used[marker], self.parts[marker]
+        if index == len(listed):
+            raise PlaceholderMismatch(
+                f"{where}.content` holds more {marker} markers than the row's `{MARKERS[marker]}` lists ({len(listed)}); list "
+                f"them there, or, when {marker} is meant as text, write the content as "
+                '[{"type": "text", "text": …}]'
+            )
+        self._used[marker] += 1
+        return listed[index]
+
+    def check_used(self, where: str) -> None:
+        for marker, listed in self.parts.items():
+            if (used := self._used[marker]) < len(listed):
+                raise PlaceholderMismatch(
+                    f"{where}: `{MARKERS[marker]}` lists {len(listed)}, but the messages hold {used} {marker} markers; write "
+                    f"one {marker} for each into the string content"
+                )
+
+
+def _messages(value: Any, listed: _Listed, where: str) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise DataError(f"{where}: `messages` must be a non-empty list of {{role, content}}")
-    remaining = iter(images)
-    messages = [_message(message, remaining, len(images), f"{where}: `messages[{i}]") for i, message in enumerate(value)]
-    if unused := len(list(remaining)):
-        raise PlaceholderMismatch(
-            f"{where}: `images` lists {len(images)} pictures, but the messages hold {len(images) - unused} {MARKER} markers; "
-            f"write one {MARKER} for each picture into the string content"
-        )
+    messages = [_message(message, listed, f"{where}: `messages[{i}]") for i, message in enumerate(value)]
+    listed.check_used(where)
     if messages[-1].role != "user":
         raise DataError(f"{where}: the last message must be from the user, found {messages[-1].role!r}")
     return tuple(messages)
 
 
-def _message(value: Any, images: Iterator[ImagePart], listed: int, where: str) -> Message:
+def _message(value: Any, listed: _Listed, where: str) -> Message:
     if not isinstance(value, dict):
         raise DataError(f"{where}` must be an object {{role, content}}, found {type(value).__name__}")
     role, content = value.get("role"), value.get("content")
     if role not in _ROLES:
         raise DataError(f"{where}.role` is {role!r}; choose one of {', '.join(_ROLES)}")
     if isinstance(content, str):
-        parts = _split(content, images, listed, where)
+        parts = _split(content, listed, where)
     elif isinstance(content, list):
         # tables pad lists of parts with nulls
         parts = tuple(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content) if part is not None)
@@ -102,21 +132,10 @@ def _message(value: Any, images: Iterator[ImagePart], listed: int, where: str) -
     return Message(role, parts)
 
 
-def _split(content: str, images: Iterator[ImagePart], listed: int, where: str) -> tuple[Part, ...]:
-    """String content: text and, for each marker, the next listed picture."""
-    texts = content.split(MARKER)
-    parts: list[Part] = [TextPart(texts[0])] if texts[0] else []
-    for text in texts[1:]:
-        image = next(images, None)
-        if image is None:
-            raise PlaceholderMismatch(
-                f"{where}.content` holds more {MARKER} markers than the row's `images` lists ({listed}); list the pictures in "
-                f'`images`, or, when {MARKER} is meant as text, write the content as [{{"type": "text", "text": …}}]'
-            )
-        parts.append(image)
-        if text:
-            parts.append(TextPart(text))
-    return tuple(parts)
+def _split(content: str, listed: _Listed, where: str) -> tuple[Part, ...]:
+    """String content: text and, for each marker, the next listed medium."""
+    pieces = re.split(f"({'|'.join(MARKERS)})", content)
+    return tuple(listed.next(piece, where) if piece in MARKERS else TextPart(piece) for piece in pieces if piece)
 
 
 def _part(value: Any, where: str) -> Part:
@@ -126,13 +145,35 @@ def _part(value: Any, where: str) -> Part:
             raise DataError(f"{where}.text` must be text, found {type(value.get('text')).__name__}")
         return TextPart(value["text"])
     if kind == "image":
-        return _path(value.get("image"), f"{where}.image`")
+        return _image(value.get("image"), f"{where}.image`")
+    if kind == "video":
+        # tables give every part all columns
+        return _video({k: v for k, v in value.items() if k not in ("type", "text", "image")}, f"{where}.video`")
+    if isinstance(kind, str) and "audio" in kind:
+        raise DataError(f"{where}` is of type {kind!r}: omnirl takes text, pictures and clips, no sound")
     raise DataError(
-        f'{where}` must be {{"type": "text", "text": …}} or {{"type": "image", "image": path}}, found {value!r:.80}'
+        f'{where}` must be {{"type": "text", "text": …}}, {{"type": "image", "image": path}} or '
+        f'{{"type": "video", "video": path}}, found {value!r:.80}'
     )
 
 
-def _path(value: Any, where: str) -> ImagePart:
+def _image(value: Any, where: str) -> ImagePart:
+    return ImagePart(_path(value, where, "picture"))
+
+
+def _video(value: Any, where: str) -> VideoPart:
+    """A path, or an object `{video, num_frames?, fps?, min_frames?, max_frames?}`."""
+    if not isinstance(value, dict):
+        return VideoPart(_path(value, where, "clip"))
+    if unknown := sorted(k for k, v in value.items() if v is not None and k not in ("video", *_SAMPLING)):
+        raise DataError(f"{where} has {', '.join(unknown)}; a clip takes {', '.join(_SAMPLING)}")
+    settings = VideoSettings(**{name: value[name] for name in _SAMPLING if value.get(name) is not None})
+    for problem in setting_problems(settings):
+        raise DataError(f"{where}: {problem}")
+    return VideoPart(_path(value.get("video"), where, "clip"), settings)
+
+
+def _path(value: Any, where: str, what: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where} must be the path or URL of a picture, found {value!r:.80}")
-    return ImagePart(value)
+        raise DataError(f"{where} must be the path or URL of a {what}, found {value!r:.80}")
+    return value

@@ -5,20 +5,24 @@ Example:
     prompts = dataset.prompts("train")
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from omnirl.config.schema import DatasetConfig, SyntheticConfig
+from omnirl.config.schema import DatasetConfig
 from omnirl.errors import ConfigError, DataError
 from omnirl.types import Prompt
 
+from .clips import VERSION, check_clips, make_clips
+from .folder import DESCRIPTION, content_hash
 from .layouts import LAYOUTS, Request, Rows
 from .pictures import PictureFolder
 from .rows import prompts_of
-from .synthetic import DESCRIPTION, check_config, config_hash, make_dataset
+from .synthetic import check_config, config_hash, make_dataset
 
 Split = Literal["train", "eval"]
 
@@ -76,7 +80,7 @@ def ensure_dataset(cfg: DatasetConfig, cache_dir: Path) -> Path:
     if cfg.path is None:
         if cfg.name != "jsonl":
             raise DataError(f"dataset.name={cfg.name} needs its folder: set dataset.path")
-        return _cached(cfg.synthetic, cache_dir.expanduser() / "datasets")
+        return _cached(_made(cfg), cache_dir.expanduser() / "datasets")
     folder = Path(cfg.path).expanduser()
     if not folder.is_dir():
         raise DataError(
@@ -86,16 +90,34 @@ def ensure_dataset(cfg: DatasetConfig, cache_dir: Path) -> Path:
     return folder
 
 
-def _cached(cfg: SyntheticConfig, parent: Path) -> Path:
-    """Keyed by the hash of `cfg`. Of several makers the first one's folder stays."""
-    check_config(cfg)
-    folder = parent / f"synthetic-{config_hash(cfg)}"
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A dataset that code makes. `name`: of its folder. `check`: raises `ConfigError`."""
+
+    name: str
+    check: Callable[[], None]
+    make: Callable[[Path], Path]
+
+
+def _made(cfg: DatasetConfig) -> _Made:
+    if cfg.make == "clips":
+        clips = cfg.clips
+        name = f"clips-{content_hash(VERSION, asdict(clips))}"
+        return _Made(name, partial(check_clips, clips), partial(make_clips, clips))
+    pictures = cfg.synthetic
+    return _Made(f"synthetic-{config_hash(pictures)}", partial(check_config, pictures), partial(make_dataset, pictures))
+
+
+def _cached(made: _Made, parent: Path) -> Path:
+    """Keyed by the hash of the configuration. Of several makers the first one's folder stays."""
+    made.check()
+    folder = parent / made.name
     if (folder / DESCRIPTION).is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder}: not a complete dataset (no {DESCRIPTION}); delete the folder and start again")
     try:
-        return make_dataset(cfg, folder)
+        return made.make(folder)
     except DataError:
         if (folder / DESCRIPTION).is_file():  # another process was faster
             return folder

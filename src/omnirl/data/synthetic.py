@@ -8,11 +8,7 @@ Example:
       → clevr/images/train/00000.png …, "How many circles are there?" → "1"
 """
 
-import hashlib
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +19,13 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from omnirl.config.schema import SyntheticConfig
-from omnirl.errors import ConfigError, DataError
+from omnirl.errors import ConfigError
 
+from .folder import SPLITS, content_hash, describe, write_folder
 from .scene import COLORS, SHAPES, Thing, draw, largest_radius, place
 
-DESCRIPTION = "dataset.json"  # written last: a folder that has it is complete
 KINDS = ("count", "count_color", "count_shape", "color", "shape")
 _VERSION = 1  # of the generator; part of the hash
-_SPLITS = ("train", "eval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +41,7 @@ class Sample:
 
 def config_hash(cfg: SyntheticConfig) -> str:
     """16 hex digits that name the dataset of `cfg`."""
-    content = json.dumps({"version": _VERSION, **asdict(cfg)}, sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return content_hash(_VERSION, asdict(cfg))
 
 
 def check_config(cfg: SyntheticConfig) -> None:
@@ -79,7 +73,7 @@ def check_config(cfg: SyntheticConfig) -> None:
 
 def make_sample(cfg: SyntheticConfig, split: str, index: int) -> Sample:
     """Row `index` of `split`; a pure function of its arguments."""
-    key = np.array([cfg.seed % 2**64, (_SPLITS.index(split) << 32) | index], dtype=np.uint64)
+    key = np.array([cfg.seed % 2**64, (SPLITS.index(split) << 32) | index], dtype=np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key))
     turn, which = divmod(index, len(cfg.questions))
     kind = cfg.questions[which]
@@ -127,63 +121,23 @@ def _ask(rng: np.random.Generator, cfg: SyntheticConfig, kind: str, turn: int) -
 
 
 def make_dataset(cfg: SyntheticConfig, out: Path, *, replace: bool = False) -> Path:
-    """Write the dataset to `out` and return it: into a temporary folder next to it, then one rename.
+    """Write the dataset to `out` and return it, whole or not at all.
 
-    `replace` allows `out` to be an earlier dataset (a folder with `dataset.json`); anything else that is not empty is refused.
-    Raises `ConfigError`, `DataError` (naming the folder); leaves no partial folder.
+    `replace` allows `out` to be an earlier dataset; anything else that is not empty is refused. Raises `ConfigError`,
+    `DataError`.
     """
     check_config(cfg)
-    temporary = out.parent / f".{out.name}.{secrets.token_hex(4)}"
-    try:
-        _check_target(out, replace)
-        try:
-            _write(cfg, temporary)
-            _move(temporary, out)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise DataError(
-            f"{out}: cannot write the dataset ({error.strerror}); choose a writable folder with free space "
-            "(`cache_dir`, `dataset.path`, or --out of `omnirl data make`)"
-        ) from error
-    return out
-
-
-def _check_target(out: Path, replace: bool) -> None:
-    if not _occupied(out) or (replace and (out / DESCRIPTION).is_file()):
-        return
-    if replace:
-        raise DataError(f"{out} exists and is no dataset of omnirl; choose another folder")
-    raise DataError(f"{out} exists and is not empty; choose another folder, or replace a dataset with --force")
-
-
-def _occupied(folder: Path) -> bool:
-    return folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
-
-
-def _move(temporary: Path, out: Path) -> None:
-    """Rename `temporary` to `out`; an old dataset there is moved away first and removed last."""
-    if not _occupied(out):
-        temporary.rename(out)
-        return
-    old = out.parent / f".{out.name}.{secrets.token_hex(4)}"
-    out.rename(old)
-    temporary.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    return write_folder(out, lambda folder: _write(cfg, folder), replace=replace)
 
 
 def _write(cfg: SyntheticConfig, folder: Path) -> None:
     folder.mkdir(parents=True)
-    for split, count in zip(_SPLITS, (cfg.num_train, cfg.num_eval), strict=True):
+    for split, count in zip(SPLITS, (cfg.num_train, cfg.num_eval), strict=True):
         (folder / "images" / split).mkdir(parents=True)
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as rows:
             for row in _rows(cfg, split, count, folder):
                 rows.write(json.dumps(row) + "\n")
-    description = {"generator": "omnirl synthetic", "version": _VERSION, "hash": config_hash(cfg), "config": asdict(cfg)}
-    with (folder / DESCRIPTION).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(description, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    describe(folder, "omnirl synthetic", _VERSION, asdict(cfg))
 
 
 def _rows(cfg: SyntheticConfig, split: str, count: int, folder: Path) -> Iterator[dict[str, Any]]:

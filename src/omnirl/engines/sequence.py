@@ -107,20 +107,23 @@ def _columns(tokens: list[tuple[int, float, int]]) -> tuple[NDArray[np.int32], N
 
 
 def check_media(prompt: EncodedPrompt) -> None:
-    """Every medium has its own run of equal placeholders of its number of embeddings. Raises `PlaceholderMismatch`."""
+    """Every medium has its own runs of equal placeholders, as many as its embeddings. Raises `PlaceholderMismatch`."""
     ids, end = prompt.ids.array, 0
-    if len(prompt.media) != len(prompt.media_positions):
+    runs_needed = sum(ref.num_runs for ref in prompt.media)
+    if runs_needed != len(prompt.media_positions):
         raise PlaceholderMismatch(
-            f"prompt '{prompt.prompt_id}': {len(prompt.media)} media, but places for {len(prompt.media_positions)}."
+            f"prompt '{prompt.prompt_id}': {runs_needed} runs of placeholders are needed, but places for "
+            f"{len(prompt.media_positions)} are recorded."
         )
-    for ref, (start, count) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
-        block = ids[start : start + count]
-        if start < end or len(block) != count or count != ref.num_tokens or (block != block[:1]).any():
-            raise PlaceholderMismatch(
-                f"prompt '{prompt.prompt_id}': {count} placeholders are recorded at position {start}, but the medium of "
-                f"{ref.height}x{ref.width} pixels has {ref.num_tokens} embeddings, or the ids there are others."
-            )
-        end = start + count
+    for ref, runs in prompt.placed_media():
+        for start, count in runs.tolist():
+            block = ids[start : start + count]
+            if start < end or len(block) != count or count * ref.num_runs != ref.num_tokens or (block != block[:1]).any():
+                raise PlaceholderMismatch(
+                    f"prompt '{prompt.prompt_id}': {count} placeholders are recorded at position {start}, but the {ref.kind} "
+                    f"of {ref.height}x{ref.width} pixels has {ref.num_tokens} embeddings, or the ids there are others."
+                )
+            end = start + count
 
 
 def check(sequence: Sequence, context: int, vocab_size: int) -> None:

@@ -18,7 +18,7 @@ def read_file(path: Path, *, name: str, max_bytes: int, root: Path | None = None
     """
     try:
         if root is not None:
-            path = _inside(path, root, name)
+            path = inside(path, root, name)
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
         try:
             _check(os.fstat(descriptor), path, name, max_bytes)
@@ -52,7 +52,8 @@ def too_large(name: str, size: int | str, limit: int) -> MediaError:
     return MediaError(f"{name}: {size} bytes are over the limit of {limit}; make it smaller or raise `media.max_bytes`")
 
 
-def _inside(path: Path, root: Path, name: str) -> Path:
+def inside(path: Path, root: Path, name: str) -> Path:
+    """`path` with links resolved. Raises `MediaError` when it does not lie in `root`."""
     resolved, folder = path.resolve(), root.resolve()
     if not resolved.is_relative_to(folder):
         raise MediaError(f"{name}: {resolved} is outside of the folder {folder} that `media.root` allows")

@@ -52,7 +52,7 @@ class MediaLoader:
         key = _key(source, base)
         with self._lock:
             known = self._known.get(key)
-        if known is not None and (ref := self.store.claim(known)) is not None:
+        if known is not None and (ref := self.store.claim(replace(known))) is not None:
             return ref
         name = name or ("bytes" if isinstance(source, bytes) else shortened(str(source)))
         ref = self.load_image(

@@ -45,6 +45,15 @@ def normalize(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[fl
     return planes
 
 
+def tubelets(frames: NDArray[np.uint8], tubelet: int, mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
+    """uint8 `[F, H, W, 3]` → float32 `[⌈F / T⌉, T·3, H, W]`: normalised frames, `tubelet` (T) of them stacked along the
+    channels. The last frame is repeated to fill the last tubelet."""
+    planes = np.stack([normalize(frame, mean, std) for frame in frames])
+    if missing := -len(planes) % tubelet:
+        planes = np.concatenate([planes, np.repeat(planes[-1:], missing, axis=0)])
+    return planes.reshape(len(planes) // tubelet, tubelet * planes.shape[1], *planes.shape[2:])
+
+
 def patchify(pixels: NDArray[np.uint8], patch_size: int, mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
     """uint8 `[H, W, 3]` → float32 `[H/p · W/p, 3·p·p]`: normalised patches in raster order, each channel-major (`[3, p, p]`).
     Raises `ValueError` when a side does not divide by the patch."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from omnirl.errors import MediaError
 
-from .files import read_file, too_large
+from .files import inside, read_file, too_large
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -45,6 +45,16 @@ class Sources:
         if scheme:
             raise MediaError(f"{name}: {scheme}:// is not read; give a path, file://, a data URL, or http(s)")
         return self._file(Path(base, source), name)
+
+    def locate(self, source: str | Path, *, name: str, base: str = "") -> Path | bytes:
+        """As `read`, but a path stays one: for clips, which may be folders, and files too large to hold. `name`, `base` and
+        errors as in `read`."""
+        if isinstance(source, str) and (source.startswith("data:") or _SCHEME.match(source)):
+            if not source.lower().startswith("file://"):
+                return self.read(source, name=name, base=base)
+            source = _file_path(source, name)
+        path = Path(base, source)
+        return path if self.root is None else inside(path, self.root, name)
 
     def _file(self, path: Path, name: str) -> bytes:
         return read_file(path, name=name, max_bytes=self.max_bytes, root=self.root)

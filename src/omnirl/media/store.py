@@ -69,14 +69,14 @@ class DictStore:
 
 
 class SharedMemoryStore:
-    """One shared-memory segment a picture: header (height, width as two uint32), then RGB bytes.
+    """One shared-memory segment a picture: header (frames, height, width as three uint32; 0 frames: a picture), then RGB bytes.
 
     The process that makes the store owns the segments: only it puts, and its `close` unlinks them. A pickled copy reads, also
     what is put later; its `len` counts the pictures that it has read. Arrays stay valid after `close`, and after the owner has
     dropped their picture. At most `max_bytes` of pixels; thread-safe.
     """
 
-    _HEADER = struct.Struct("<II")
+    _HEADER = struct.Struct("<III")
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self._prefix = f"omnirl{secrets.token_hex(4)}"
@@ -99,7 +99,7 @@ class SharedMemoryStore:
             return digest
         if not self._owner:
             raise MediaError("only the process that made a shared-memory store can add pictures to it")
-        content = self._HEADER.pack(*pixels.shape[:2]) + pixels.tobytes()
+        content = self._HEADER.pack(*(0,) * (4 - pixels.ndim), *pixels.shape[:-1]) + pixels.tobytes()
         with self._lock:
             if digest not in self:
                 for old in self._recency.add(digest, pixels.nbytes):
@@ -122,14 +122,15 @@ class SharedMemoryStore:
             view = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        height, width = self._HEADER.unpack_from(view)
+        frames, height, width = self._HEADER.unpack_from(view)
         if self._owner:
             with self._lock:
                 self._recency.touch(digest)
         else:
             self._seen.add(digest)
-        flat = np.frombuffer(view, dtype=np.uint8, count=height * width * 3, offset=self._HEADER.size)
-        return flat.reshape(height, width, 3)
+        count = max(frames, 1) * height * width * 3
+        flat = np.frombuffer(view, dtype=np.uint8, count=count, offset=self._HEADER.size)
+        return flat.reshape(*(frames,) * bool(frames), height, width, 3)
 
     def claim(self, ref: MediaRef) -> MediaRef | None:
         """In a copy the reference itself: what the owner keeps is the owner's to know."""

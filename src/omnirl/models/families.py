@@ -31,10 +31,6 @@ FAMILIES = {"nemotron_omni": ("nemotron_h_omni",)}
 class VllmSupport(Protocol):
     """How a family runs in vLLM: a module of its folder that imports vLLM inside its functions."""
 
-    @property
-    def PIXELS(self) -> str:  # noqa: N802  (a constant of a module)
-        """The field of `picture` that the vision tower is handed."""
-
     def register(self, cpu: bool) -> None:
         """What vLLM lacks, in each of its processes; imports no model class."""
 
@@ -44,8 +40,11 @@ class VllmSupport(Protocol):
     def complete_config(self, config: Any, dtype: "torch.dtype") -> Any:
         """The checkpoint's configuration with what vLLM reads beside transformers' fields."""
 
-    def picture(self, pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
-        """uint8 `[H, W, 3]` at final size → vLLM's `MultiModalKwargsItem`."""
+    def item(self, pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
+        """A picture uint8 `[H, W, 3]` or a clip `[F, H, W, 3]` at final size → vLLM's `MultiModalKwargsItem`."""
+
+    def pixels_field(self, pixels: NDArray[np.uint8]) -> str:
+        """The field of `item` that the vision tower is handed."""
 
 
 class Family(Protocol):

@@ -44,8 +44,8 @@ WEIGHT_INDEX = ".index.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Features `[n, width]` of one picture go to row `row`, positions `start` to `start + n`. `ref`: the picture, where its
-    shape matters to positions."""
+    """Features `[n, width]` of one picture or tubelet go to row `row`, positions `start` to `start + n`. `ref`: the picture,
+    where its shape matters to positions."""
 
     row: int
     start: int
@@ -54,19 +54,21 @@ class Placement:
 
 
 def place(prompt: EncodedPrompt, row: int, offset: int, features: Mapping[str, Tensor]) -> list[Placement]:
-    """The pictures of `prompt`, whose ids begin at `offset` in `row`. `features`: by digest.
+    """The media of `prompt`, whose ids begin at `offset` in `row`. `features`: by digest.
 
-    Raises `PlaceholderMismatch` when a picture does not have exactly the embeddings that the prompt keeps room for.
+    Raises `PlaceholderMismatch` when a medium does not have exactly the embeddings that the prompt keeps room for.
     """
     placements = []
-    for ref, (start, count) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
+    for ref, runs in prompt.placed_media():
         found = features[ref.digest]
-        if len(found) != count:
+        counts = runs[:, 1].tolist()
+        if len(found) != sum(counts):
             raise PlaceholderMismatch(
-                f"prompt '{prompt.prompt_id}': {count} placeholders at position {start}, but the picture of "
+                f"prompt '{prompt.prompt_id}': {sum(counts)} placeholders from position {runs[0, 0]} on, but the {ref.kind} of "
                 f"{ref.height}x{ref.width} pixels became {len(found)} embeddings (check `media.max_patches`)."
             )
-        placements.append(Placement(row, offset + start, found, ref))
+        starts = (runs[:, 0] + offset).tolist()
+        placements += [Placement(row, s, f, ref) for s, f in zip(starts, found.split(counts), strict=True)]
     return placements
 
 
@@ -138,11 +140,13 @@ class Policy(ABC):
 
     @abstractmethod
     def pixel_values(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
-        """uint8 `[H, W, 3]` of one size → what the vision tower is handed, `[n, …]`, on the model's device, in its dtype."""
+        """Pictures uint8 `[H, W, 3]`, or clips `[F, H, W, 3]`, of one shape → what the vision tower is handed, `[n, …]`, on the
+        model's device, in its dtype."""
 
     @abstractmethod
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
-        """uint8 `[H, W, 3]` at final size → one `[num_tokens, width]` a picture; pictures of one size run as a batch."""
+        """Pictures uint8 `[H, W, 3]` and clips `[F, H, W, 3]` at final size → one `[num_tokens, width]` each; those of one
+        shape run as a batch."""
 
     @abstractmethod
     def forward(self, ids: Tensor, placements: Sequence[Placement], segments: Segments | None = None) -> Tensor:

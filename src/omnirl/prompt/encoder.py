@@ -1,7 +1,7 @@
-"""A dataset row in token space: messages → template → compact ids → pictures → expanded ids → length check.
+"""A dataset row in token space: messages → template → text of clips → compact ids → expanded ids → length check.
 
 What the encoder returns is exactly what engines and trainers see. Literal media markers in text (`<image>`, `</img>`, …) stay
-text; only structural image parts become placeholders.
+text; only structural image and video parts become placeholders.
 
 Example:
     encoder = PromptEncoder(tokenizer, spec, loader, cfg.prompt, context=2048, max_new_tokens=16, max_media=8)
@@ -20,10 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnirl.config.schema import PromptConfig
-from omnirl.errors import DataError, MediaError, PromptTooLong
+from omnirl.errors import DataError, MediaError, PlaceholderMismatch, PromptTooLong
 from omnirl.media import MediaLoader, shortened
-from omnirl.types import CompactIds, EncodedPrompt, ExpandedIds, ImagePart, Message, ModelSpec, Part, Prompt, TextPart
+from omnirl.media.video import ClipLoader
+from omnirl.types import (
+    CompactIds,
+    EncodedPrompt,
+    ExpandedIds,
+    ImagePart,
+    MediaRef,
+    Message,
+    ModelSpec,
+    Part,
+    Prompt,
+    TextPart,
+    VideoPart,
+)
 
+from .clips import clip_text
 from .expand import expand
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
@@ -50,18 +64,23 @@ class PromptEncoder:
         context: int,
         max_new_tokens: int,
         max_media: int,
+        clips: ClipLoader | None = None,
         cache_size: int = 8192,
     ) -> None:
         self.tokenizer = tokenizer
         self.spec = spec
         self.loader = loader
+        self.clips = clips
         self.cfg = cfg
         self.context = context
         self.max_new_tokens = max_new_tokens
         self.max_media = max_media
         self.template = ChatTemplate.load(cfg.template, spec.path, tokenizer, cfg.template_kwargs)
-        markers = "|".join(re.escape(m) for m in sorted(spec.media_markers, key=len, reverse=True))
-        self._markers = re.compile(markers or r"(?!)")
+        self._image = tokenizer.decode([spec.image_id])
+        self._video = spec.video.marker if spec.video is not None else "<video>"
+        markers = sorted({*spec.media_markers, self._video}, key=len, reverse=True)
+        self._markers = re.compile("|".join(map(re.escape, markers)))
+        self._structural = re.compile(f"({re.escape(self._image)})|{re.escape(self._video)}")
         self._cache: OrderedDict[tuple[str, str, tuple[Message, ...]], EncodedPrompt] = OrderedDict()
         self._cache_size = cache_size
         self._lock = Lock()
@@ -108,7 +127,7 @@ class PromptEncoder:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def render(self, prompt: Prompt) -> str:
-        """The text before tokenization, one marker a picture; literal markers are cut by U+FDD0."""
+        """The text before tokenization, one marker a picture or clip; literal markers are cut by U+FDD0."""
         name = f"prompt {prompt.id!r}"
         messages = [{"role": message.role, "content": self._content(message.parts, name)} for message in self._messages(prompt)]
         try:
@@ -119,24 +138,49 @@ class PromptEncoder:
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
         name = f"prompt {prompt.id!r}"
         self.template.accept(prompt.meta.get("template_kwargs"), name)
-        paths = [part.path for message in prompt.messages for part in message.parts if isinstance(part, ImagePart)]
-        if len(paths) > self.max_media:
-            raise MediaError(f"{name}: {len(paths)} pictures, the limit is {self.max_media} (`media.max_per_prompt`)")
-        compact = CompactIds(self._ids(self.render(prompt)))
-        media = tuple(self.loader.load(path, base=prompt.root, name=f"{shortened(path)} ({name})") for path in paths)
-        ids, positions = expand(compact, [ref.num_tokens for ref in media], self.spec, name=name)
+        parts = [part for message in prompt.messages for part in message.parts if not isinstance(part, TextPart)]
+        if len(parts) > self.max_media:
+            raise MediaError(f"{name}: {len(parts)} pictures and clips, the limit is {self.max_media} (`media.max_per_prompt`)")
+        text = self.render(prompt)
+        media = tuple(self._load(part, prompt.root, name) for part in parts)
+        if any(ref.kind == "video" for ref in media):
+            text = self._with_clips(text, media, name)
+        counts = [ref.num_tokens // ref.num_runs for ref in media for _ in range(ref.num_runs)]
+        ids, positions = expand(CompactIds(self._ids(text)), counts, self.spec, name=name)
         if self.cfg.over_length == "mask" and len(ids) + self.max_new_tokens > self.context:
             return self._masked(prompt, name)
-        self._check_length(len(ids), sum(ref.num_tokens for ref in media), name)
+        self._check_length(len(ids), sum(counts), name)
         return EncodedPrompt(prompt.id, ids, media, positions)
 
     def _masked(self, prompt: Prompt, name: str) -> EncodedPrompt:
-        """The prompt without its pictures, and of its text the end that fits."""
+        """The prompt without its pictures and clips, and of its text the end that fits."""
         messages = (Message(m.role, tuple(p for p in m.parts if isinstance(p, TextPart))) for m in prompt.messages)
         ids = self._ids(self.render(replace(prompt, messages=tuple(messages))))
         if (room := self.context - self.max_new_tokens) < 1:
             self._check_length(len(ids), 0, name)
         return EncodedPrompt(prompt.id, ExpandedIds(ids[-room:]), (), np.zeros((0, 2), dtype=np.int32), masked=True)
+
+    def _load(self, part: ImagePart | VideoPart, base: str, name: str) -> MediaRef:
+        name = f"{shortened(part.path)} ({name})"
+        if isinstance(part, ImagePart):
+            return self.loader.load(part.path, base=base, name=name)
+        if self.clips is None:
+            raise MediaError(f"{name}: the checkpoint {self.spec.path} takes no clips; use another model or remove the row")
+        return self.clips.load(part.path, part.sampling, base=base, name=name)
+
+    def _with_clips(self, text: str, media: tuple[MediaRef, ...], name: str) -> str:
+        """`text` with the words and placeholders of its clips. Literal markers are cut: what matches here is structural."""
+        assert self.spec.video is not None  # else no clip was loaded
+        found = ["image" if match[1] else "video" for match in self._structural.finditer(text)]
+        if found != (expected := [ref.kind for ref in media]):
+            raise PlaceholderMismatch(
+                f"{name}: the chat template (`prompt.template`, or the checkpoint's) rendered {_list(found)} for the parts "
+                f"{_list(expected)}; it must write one {self._image} for each picture and one {self._video} for each clip, in "
+                "order"
+            )
+        tubelet = self.spec.video.rule.tubelet
+        words = iter([clip_text(r.sampling.timestamps_ms, tubelet, self._image) if r.sampling else self._image for r in media])
+        return self._structural.sub(lambda _: next(words), text)
 
     def _messages(self, prompt: Prompt) -> tuple[Message, ...]:
         messages = prompt.messages
@@ -150,9 +194,11 @@ class PromptEncoder:
         return messages
 
     def _content(self, parts: tuple[Part, ...], name: str) -> str | list[dict[str, Any]]:
-        """Text alone is a string, which every template takes; with pictures a list of parts."""
+        """Text alone is a string, which every template takes; with media a list of parts."""
         items: list[dict[str, Any]] = [
-            {"type": "text", "text": self._literal(part.text, name)} if isinstance(part, TextPart) else {"type": "image"}
+            {"type": "text", "text": self._literal(part.text, name)}
+            if isinstance(part, TextPart)
+            else {"type": "image" if isinstance(part, ImagePart) else "video"}
             for part in parts
         ]
         if all(item["type"] == "text" for item in items):
@@ -172,7 +218,12 @@ class PromptEncoder:
     def _check_length(self, length: int, media_tokens: int, name: str) -> None:
         if length + self.max_new_tokens > self.context:
             raise PromptTooLong(
-                f"{name}: {length} tokens after expansion ({media_tokens} of them pictures) + {self.max_new_tokens} new tokens "
-                f"exceed the context of {self.context}; raise `backend.max_model_len`, or lower `rollout.max_new_tokens` or "
-                "`media.max_patches`, or leave such rows out with `prompt.over_length`"
+                f"{name}: {length} tokens after expansion ({media_tokens} of them pictures and clips) + {self.max_new_tokens} "
+                f"new tokens exceed the context of {self.context}; raise `backend.max_model_len`, or lower "
+                "`rollout.max_new_tokens`, `media.max_patches` or, of clips, `media.video_num_frames` or "
+                "`media.video_patches`, or leave such rows out with `prompt.over_length`"
             )
+
+
+def _list(kinds: list[str]) -> str:
+    return ", ".join(kinds) or "none"

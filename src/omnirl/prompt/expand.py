@@ -16,8 +16,8 @@ from omnirl.types import CompactIds, ExpandedIds, ModelSpec
 
 
 def expand(ids: CompactIds, counts: Sequence[int], spec: ModelSpec, *, name: str) -> tuple[ExpandedIds, NDArray[np.int32]]:
-    """`counts[i]` is the number of embeddings of picture i. Returns the ids and int32 `[n, 2]`: for each picture the index of
-    its first placeholder and its number of placeholders.
+    """`counts[i]` is the number of embeddings of placeholder i, a picture or a tubelet. Returns the ids and int32 `[n, 2]`: for
+    each the index of its first placeholder and their number.
 
     Raises `TypeError` for anything but `CompactIds`, `PlaceholderMismatch` when placeholders and pictures differ in number, or
     the ids that start and end a picture are not where the checkpoint's template puts them.
@@ -29,8 +29,9 @@ def expand(ids: CompactIds, counts: Sequence[int], spec: ModelSpec, *, name: str
     _check_wraps(compact, places, spec, name)
     if len(places) != len(counts):
         raise PlaceholderMismatch(
-            f"{name}: expected {len(counts)} image placeholders (one a picture), found {len(places)}; the chat template "
-            "(`prompt.template`, or the checkpoint's) must render each image part as one placeholder, and nothing else as one"
+            f"{name}: expected {len(counts)} image placeholders (one a picture or tubelet), found {len(places)}; the chat "
+            "template (`prompt.template`, or the checkpoint's) must render each image part as one placeholder, and nothing "
+            "else as one"
         )
     before, after = ((), ()) if spec.template_wraps else ((spec.image_start_id,), (spec.image_end_id,))
     pieces: list[NDArray[np.int32]] = []

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from omnirl.config.layout import layout, store_name
-from omnirl.config.schema import Config
+from omnirl.config.schema import Config, MediaConfig
 from omnirl.errors import ConfigError
 from omnirl.media import DictStore, ImagePolicy, MediaLoader, Sources, make_store, parse_color
+from omnirl.media.video import ClipLoader, ClipPolicy, VideoLimits
 from omnirl.models import read_spec
 from omnirl.prompt import PromptEncoder, Tokenizer
-from omnirl.types import MediaStore, ModelSpec, WorkerGroup
+from omnirl.types import MediaStore, ModelSpec, VideoSettings, WorkerGroup
 
 from .launchers import make_launcher
 
@@ -28,7 +29,8 @@ TRAINERS = {"torch": "omnirl.trainers.torch:TorchTrainer"}
 def model_spec(cfg: Config, checkpoint: Path) -> ModelSpec:
     """The checkpoint's spec with the `media` overrides."""
     spec = read_spec(checkpoint)
-    return dataclasses.replace(spec, rule=spec.rule.within(cfg.media.min_patches, cfg.media.max_patches))
+    video = spec.video and dataclasses.replace(spec.video, rule=spec.video.rule.within(cfg.media.video_patches))
+    return dataclasses.replace(spec, rule=spec.rule.within(cfg.media.min_patches, cfg.media.max_patches), video=video)
 
 
 def media_store(cfg: Config) -> MediaStore:
@@ -36,16 +38,20 @@ def media_store(cfg: Config) -> MediaStore:
     return make_store(store_name(cfg), cfg.media.store_mb)
 
 
-def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
-    """The one way from a source to pixels, with the limits of `media`."""
-    media = cfg.media
-    sources = Sources(
+def _sources(media: MediaConfig, max_bytes: int) -> Sources:
+    return Sources(
         root=None if media.root is None else Path(media.root),
         allow_http=media.allow_http,
         http_hosts=frozenset(media.http_hosts),
         fetch_timeout_s=media.fetch_timeout_s,
-        max_bytes=media.max_bytes,
+        max_bytes=max_bytes,
     )
+
+
+def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
+    """The one way from a source to pixels, with the limits of `media`."""
+    media = cfg.media
+    sources = _sources(media, media.max_bytes)
     return MediaLoader(store, spec.rule, ImagePolicy(media.max_pixels, media.max_bytes, parse_color(media.background)), sources)
 
 
@@ -59,7 +65,23 @@ def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncod
         context=min(cfg.backend.max_model_len, spec.context),
         max_new_tokens=cfg.rollout.max_new_tokens,
         max_media=cfg.media.max_per_prompt,
+        clips=make_clip_loader(cfg.media, spec, store),
     )
+
+
+def make_clip_loader(cfg: MediaConfig, spec: ModelSpec, store: MediaStore) -> ClipLoader | None:
+    """The one way from a clip to frames; None for a model that takes none."""
+    if spec.video is None:
+        return None
+    policy = ClipPolicy(
+        recipe=VideoSettings(cfg.video_num_frames, cfg.video_fps, cfg.video_min_frames, cfg.video_max_frames),
+        checkpoint=spec.video.sampling,
+        backend=cfg.video_backend,
+        limits=VideoLimits(cfg.max_pixels, cfg.max_video_frames, cfg.max_video_s, cfg.max_video_bytes),
+        timeout_s=cfg.decode_timeout_s,
+        workers=cfg.video_workers,
+    )
+    return ClipLoader(store, spec.video.rule, policy, _sources(cfg, cfg.max_video_bytes))
 
 
 def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractContextManager[WorkerGroup]:

@@ -11,9 +11,9 @@ from .generation import (
     spans,
 )
 from .ids import CompactIds, ExpandedIds
-from .media import Grid, Image, MediaRef, SizeRule, Video, VideoSampling, VideoSettings
-from .model import ModelSpec
-from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart
+from .media import FrameSizeRule, Grid, Image, MediaRef, SizeRule, Video, VideoSampling, VideoSettings
+from .model import ModelSpec, VideoSpec
+from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart, VideoPart
 from .seams import (
     Engine,
     EngineCapabilities,
@@ -41,6 +41,7 @@ __all__ = [
     "EnvReply",
     "Environment",
     "ExpandedIds",
+    "FrameSizeRule",
     "GenerationRequest",
     "Grid",
     "Group",
@@ -68,8 +69,10 @@ __all__ = [
     "Turn",
     "VersionSpan",
     "Video",
+    "VideoPart",
     "VideoSampling",
     "VideoSettings",
+    "VideoSpec",
     "WeightBucket",
     "WeightEntry",
     "WeightSync",

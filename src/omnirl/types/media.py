@@ -74,11 +74,13 @@ class Video:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MediaRef:
-    """A picture in a `MediaStore`, resized for the model. A store with a limit keeps the pictures of the references that
-    `MediaStore.claim` gave and that are still alive; a copy is equal, but claims nothing.
+    """A picture or a clip (`kind`: image or video) in a `MediaStore`, resized for the model. A store with a
+    limit keeps what references that `MediaStore.claim` gave, and that are still alive, refer to; a copy is equal, but claims
+    nothing.
 
     `digest` is the store's key (hash of the resized RGB bytes and their shape); `height` and `width` are final pixels;
-    `num_tokens` is the number of embeddings that the picture becomes.
+    `num_tokens` is the number of embeddings that it becomes, in `num_runs` runs of equal length: one of a picture, one a
+    tubelet of a clip. `sampling`: which frames of the clip they are.
     """
 
     digest: str
@@ -86,6 +88,8 @@ class MediaRef:
     width: int
     num_tokens: int
     kind: str = "image"
+    num_runs: int = 1
+    sampling: VideoSampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,22 @@ class Grid:
     height: int
     width: int
     num_tokens: int
+
+
+class FrameSizeRule(Protocol):
+    """From the size of a clip's frames to their final size, comparable and picklable. `tubelet`: frames that share one run of
+    embeddings."""
+
+    @property
+    def tubelet(self) -> int: ...
+
+    def plan(self, height: int, width: int) -> Grid:
+        """Final size of frames of `height` × `width` pixels, and the embeddings of a tubelet."""
+
+    def num_tubelets(self, num_frames: int) -> int: ...
+
+    def within(self, target_patches: int | None) -> Self:
+        """The rule with another budget of patches a frame (None: as it is). Raises `ConfigError` for an impossible one."""
 
 
 class SizeRule(Protocol):

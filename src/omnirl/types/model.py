@@ -1,9 +1,19 @@
 """What a checkpoint directory says about tokens and pixels, for everything that runs without torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .media import SizeRule
+from .media import FrameSizeRule, SizeRule, VideoSettings
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSpec:
+    """How a checkpoint takes clips. `marker`: what its chat template writes for one. `rule`: size of frames and tubelets.
+    `sampling`: what the checkpoint says about it."""
+
+    marker: str
+    rule: FrameSizeRule
+    sampling: VideoSettings = field(default_factory=VideoSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +25,7 @@ class ModelSpec:
     output rows, `context` the longest sequence.
     `template_wraps`: the chat template writes the start and end ids around the placeholder; otherwise expansion does.
     Pixels: `rule` gives a picture's final size and its number of embeddings; `mean`, `std` per RGB channel normalise pixels
-    in [0, 1].
+    in [0, 1]. `video`: None for a checkpoint without clips.
     """
 
     family: str
@@ -33,6 +43,7 @@ class ModelSpec:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     template_wraps: bool = False
+    video: VideoSpec | None = None
 
     @property
     def patch_size(self) -> int:

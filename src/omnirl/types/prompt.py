@@ -5,7 +5,7 @@ Example:
       → EncodedPrompt(prompt_id="train-17", ids=ExpandedIds(...), media=(MediaRef(...),), media_positions=[[4, 4]])
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ids import ExpandedIds
-from .media import MediaRef
+from .media import MediaRef, VideoSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,16 @@ class ImagePart:
     path: str
 
 
-Part = TextPart | ImagePart
+@dataclass(frozen=True, slots=True)
+class VideoPart:
+    """A clip by path (a file, a folder of frames, or a manifest), resolved likewise. `sampling`: what the row itself says about
+    the frames to take."""
+
+    path: str
+    sampling: VideoSettings = field(default_factory=VideoSettings)
+
+
+Part = TextPart | ImagePart | VideoPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,9 @@ class Prompt:
 class EncodedPrompt:
     """A prompt in token space. Engines and trainers see exactly this.
 
-    `ids`: expanded ids `[n]`. `media`: pictures in prompt order. `media_positions`: int32 `[n_media, 2]`, for each
-    picture the index of its first placeholder in `ids` and its number of placeholders (== `MediaRef.num_tokens`).
-    A media id anywhere else in `ids` is plain text. `masked`: the row was too long; it has lost its pictures, and nothing is
+    `ids`: expanded ids `[n]`. `media`: pictures and clips in prompt order. `media_positions`: int32 `[n_runs, 2]`, for each
+    run of placeholders its first index in `ids` and its length: one run a picture, one a tubelet of a clip.
+    A media id anywhere else in `ids` is plain text. `masked`: the row was too long; it has lost its media, and nothing is
     learnt from its completions (`prompt.over_length`).
     """
 
@@ -78,3 +87,12 @@ class EncodedPrompt:
         for start, count in self.media_positions.tolist():
             mask[start : start + count] = True
         return mask
+
+    def placed_media(self) -> Iterator[tuple[MediaRef, NDArray[np.int32]]]:
+        """Each medium with its runs, int32 `[num_runs, 2]`. Raises `ValueError` when runs and media do not add up."""
+        if sum(ref.num_runs for ref in self.media) != len(self.media_positions):
+            raise ValueError(f"prompt {self.prompt_id!r}: {len(self.media_positions)} runs are not those of its media")
+        start = 0
+        for ref in self.media:
+            yield ref, self.media_positions[start : start + ref.num_runs]
+            start += ref.num_runs

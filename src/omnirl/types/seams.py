@@ -23,8 +23,8 @@ class MediaStore(Protocol):
     """Content hash → resized RGB pixels."""
 
     def put(self, pixels: NDArray[np.uint8]) -> str:
-        """Store uint8 `[H, W, 3]`, return its digest. Storing the same pixels twice keeps one copy. A store with a limit drops
-        what is unclaimed and was not used for longest; raises `MediaError` when what is claimed fills it."""
+        """Store uint8 `[H, W, 3]` or, of a clip, `[F, H, W, 3]`; return its digest. The same pixels are kept once. A store
+        with a limit drops what is unclaimed and was not used for longest; raises `MediaError` when what is claimed fills it."""
 
     def get(self, digest: str) -> NDArray[np.uint8]:
         """Read-only pixels. Raises `MediaError` for an unknown digest."""
@@ -73,8 +73,8 @@ class Engine(Protocol):
         """Queue one request. Raises `EngineError` when prompt + budget exceed the context, or an id is a duplicate."""
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
-        """`[3, H, W]`: what the vision tower is handed for a picture of the store, in the model's precision. Engines must give
-        the same bits. Raises `MediaError` for an unknown digest."""
+        """What the vision tower is handed for a picture of the store, in the model's precision: `[3, H, W]`, of a clip
+        `[tubelets, T·3, H, W]`. Engines must give the same bits. Raises `MediaError` for an unknown digest."""
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         """Every checkpoint name that the engine must receive in a refit, with its shape."""

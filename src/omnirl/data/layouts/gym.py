@@ -55,5 +55,5 @@ def _part(part: Any, request: Request, where: str) -> dict[str, Any]:
             url = request.pictures.keep_url(url, where)
         return {"type": "image", "image": url.removeprefix("file://")}
     if kind == "input_video":
-        return {"type": "video", "video": part.get("video_url") or part.get("video")}
+        return {"type": "video", "video": str(part.get("video_url") or part.get("video") or "").removeprefix("file://")}
     raise DataError(f"{where}: a part of type {kind!r} is not supported; use input_text, input_image or input_video")

@@ -25,8 +25,6 @@ from omnirl.errors import EngineError, PlaceholderMismatch
 from omnirl.models import family
 from omnirl.types import EncodedPrompt, MediaRef, MediaStore, ModelSpec, SamplingParams
 
-_IMAGE = "image"
-
 
 class InputBuilder:
     """Builds prompts of one model. The requests of a group follow each other, so the `keep` newest pictures are remembered."""
@@ -45,26 +43,33 @@ class InputBuilder:
         ids = prompt.ids.tolist()
         if not prompt.media:
             return tokens_input(ids)
-        items = []
-        for ref, (start, count) in zip(prompt.media, prompt.media_positions.tolist(), strict=True):
-            item, embeddings = self._picture(ref)
-            if embeddings != count or ids[start : start + count] != [self._spec.image_id] * count:
+        items: dict[str, list[MultiModalKwargsItem]] = {}
+        places: dict[str, list[PlaceholderRange]] = {}
+        hashes: dict[str, list[str]] = {}
+        for ref, runs in prompt.placed_media():
+            item, embeddings = self._medium(ref)
+            where = _indices(runs)
+            if embeddings != len(where) or any(ids[i] != self._spec.image_id for i in where):
                 raise PlaceholderMismatch(
-                    f"prompt '{prompt.prompt_id}': {count} placeholders are recorded at position {start}, but the picture of "
-                    f"{ref.height}x{ref.width} pixels has {embeddings} embeddings, or the ids there are others."
+                    f"prompt '{prompt.prompt_id}': {len(where)} placeholders are recorded from position {where[0]} on, but the "
+                    f"{ref.kind} of {ref.height}x{ref.width} pixels has {embeddings} embeddings, or the ids there are others."
                 )
-            items.append(item)
-        places = [PlaceholderRange(offset=start, length=count) for start, count in prompt.media_positions.tolist()]
-        hashes = [ref.digest for ref in prompt.media]
-        return mm_input(ids, MultiModalKwargsItems({_IMAGE: items}), {_IMAGE: hashes}, {_IMAGE: places})
+            items.setdefault(ref.kind, []).append(item)
+            places.setdefault(ref.kind, []).append(_range(where))
+            hashes.setdefault(ref.kind, []).append(ref.digest)
+        return mm_input(ids, MultiModalKwargsItems(items), hashes, places)
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
-        """The pixels that vLLM's model is handed."""
-        pixels: Any = self._load(digest)[self._family.PIXELS].data
-        return pixels.float().numpy()
+        """The pixels that vLLM's model is handed, tubelets as such."""
+        media = self._store.get(digest)
+        pixels: Any = self._family.item(media, self._spec, self._dtype)[self._family.pixels_field(media)].data
+        planes: NDArray[np.float32] = pixels.float().numpy()
+        if self._spec.video is None or media.ndim == 3:
+            return planes
+        return planes.reshape(-1, self._spec.video.rule.tubelet * planes.shape[1], *planes.shape[2:])
 
-    def _picture(self, ref: MediaRef) -> tuple[MultiModalKwargsItem, int]:
-        """The picture as vLLM's model takes it, and its number of embeddings."""
+    def _medium(self, ref: MediaRef) -> tuple[MultiModalKwargsItem, int]:
+        """The picture or clip as vLLM's model takes it, and its number of embeddings."""
         item = self._pictures.get(ref.digest)
         if item is None:
             item = self._load(ref.digest)
@@ -72,10 +77,25 @@ class InputBuilder:
             if len(self._pictures) > self._keep:
                 self._pictures.popitem(last=False)
         self._pictures.move_to_end(ref.digest)
-        return item, ref.height * ref.width // (self._spec.patch_size * self._spec.merge) ** 2
+        return item, ref.num_runs * ref.height * ref.width // (self._spec.patch_size * self._spec.merge) ** 2
 
     def _load(self, digest: str) -> MultiModalKwargsItem:
-        return self._family.picture(self._store.get(digest), self._spec, self._dtype)
+        return self._family.item(self._store.get(digest), self._spec, self._dtype)
+
+
+def _indices(runs: NDArray[np.int32]) -> list[int]:
+    """Positions of a medium's placeholders."""
+    return [i for start, count in runs.tolist() for i in range(start, start + count)]
+
+
+def _range(where: list[int]) -> PlaceholderRange:
+    """One range a medium: of a clip it spans the words between its tubelets, which the mask leaves out."""
+    offset, length = where[0], where[-1] + 1 - where[0]
+    if length == len(where):
+        return PlaceholderRange(offset=offset, length=length)
+    mask = torch.zeros(length, dtype=torch.bool)
+    mask[torch.tensor(where) - offset] = True
+    return PlaceholderRange(offset=offset, length=length, is_embed=mask)
 
 
 def sampling_params(sampling: SamplingParams, name: str) -> VllmSampling:

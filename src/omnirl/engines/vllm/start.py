@@ -45,8 +45,9 @@ ENVIRONMENT = {
 }
 #: its `lib` takes any attribute for a C symbol; librosa imports it
 _TRIPPING = "llvmlite.binding.ffi"
-#: pictures of one prompt for which vLLM plans memory
+#: pictures and clips of one prompt for which vLLM plans memory
 _MAX_PICTURES = 64
+_MAX_CLIPS = 4
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ def engine_args(
         "enable_prefix_caching": False,  # vLLM 0.32 fails with it: without Mamba-2 layers, and with them on the CPU
         "mamba_ssm_cache_dtype": "float32",
         "logprobs_mode": "processed_logprobs",  # with temperature and bans, which the raw ones leave out
-        "limit_mm_per_prompt": {"image": _MAX_PICTURES, "video": 0, "audio": 0},
+        "limit_mm_per_prompt": {"image": _MAX_PICTURES, "video": _MAX_CLIPS, "audio": 0},
         "mm_processor_cache_gb": 0,  # pictures arrive processed
         "tensor_parallel_size": layout.tp,
         "pipeline_parallel_size": layout.pp,

@@ -2,11 +2,14 @@
 
 from .decode import VideoJob, load_video
 from .grid import FrameRule
+from .loader import ClipLoader, ClipPolicy
 from .pool import DecodePool
 from .sampling import SamplingRule, resolve, sample, setting_problems
 from .timeline import VideoLimits
 
 __all__ = [
+    "ClipLoader",
+    "ClipPolicy",
     "DecodePool",
     "FrameRule",
     "SamplingRule",

@@ -17,10 +17,9 @@ from omnirl.errors import DecodeTimeout, MediaError
 from omnirl.media.decode import load_image
 from omnirl.media.pixels import pixels_digest, resize_pixels
 from omnirl.media.policy import ImagePolicy
-from omnirl.types import Deadline, Video, VideoSampling
+from omnirl.types import Deadline, FrameSizeRule, Video, VideoSampling
 
 from .frames import is_frames, read_frames
-from .grid import FrameRule
 from .readers import READERS
 from .sampling import SamplingRule, sample
 from .timeline import VideoLimits, read_timeline
@@ -31,7 +30,7 @@ class VideoJob:
     """How a clip becomes a `Video`. `backend`: a key of `READERS`. `timeout_s`: for one clip."""
 
     sampling: SamplingRule
-    frame: FrameRule
+    frame: FrameSizeRule
     backend: str = "pyav"
     limits: VideoLimits = field(default_factory=VideoLimits)
     timeout_s: float = 60.0
@@ -45,9 +44,8 @@ def load_video(source: Path | bytes, job: VideoJob, *, name: str) -> Video:
     """
     deadline = Deadline.after(job.timeout_s)
     sampling, frames = _open(source, job, name)
-    pixels = _collect(frames, len(sampling.indices), job, name, deadline)
-    grid = job.frame.plan(*pixels.shape[1:3])
-    return Video(pixels, name, pixels_digest(pixels), grid.num_tokens, sampling)
+    pixels, num_tokens = _collect(frames, len(sampling.indices), job, name, deadline)
+    return Video(pixels, name, pixels_digest(pixels), num_tokens, sampling)
 
 
 def _open(source: Path | bytes, job: VideoJob, name: str) -> tuple[VideoSampling, Iterator[NDArray[np.uint8]]]:
@@ -65,23 +63,25 @@ def _open(source: Path | bytes, job: VideoJob, name: str) -> tuple[VideoSampling
 
 def _collect(
     frames: Iterator[NDArray[np.uint8]], count: int, job: VideoJob, name: str, deadline: Deadline
-) -> NDArray[np.uint8]:
-    """uint8 `[count, H, W, 3]`, read-only, at the final size."""
+) -> tuple[NDArray[np.uint8], int]:
+    """uint8 `[count, H, W, 3]`, read-only, at the final size, and the embeddings of a tubelet. The size rule is applied once,
+    to the original size: it may shrink what it gave."""
     original: tuple[int, ...] = ()
-    pixels = np.empty((0, 0, 0, 3), np.uint8)
+    pixels, num_tokens = np.empty((0, 0, 0, 3), np.uint8), 0
     for position, frame in enumerate(frames):
         if deadline.remaining() == 0:
             raise timed_out(name, job.timeout_s)
         if not position:
             original = frame.shape
             grid = job.frame.plan(*original[:2])
+            num_tokens = grid.num_tokens
             pixels = np.empty((count, grid.height, grid.width, 3), np.uint8)
         elif frame.shape != original:
             sizes = f"{original[0]}x{original[1]} and {frame.shape[0]}x{frame.shape[1]} pixels"
             raise MediaError(f"{name}: its frames have different sizes ({sizes}); write it again with one size")
         pixels[position] = resize_pixels(frame, *pixels.shape[1:3])
     pixels.flags.writeable = False
-    return pixels
+    return pixels, num_tokens
 
 
 def timed_out(name: str, seconds: float) -> DecodeTimeout:

@@ -7,10 +7,10 @@ Example:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omnirl.errors import ConfigError
-from omnirl.media.grid import Grid
+from omnirl.types import Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class FrameRule:
         else:
             rows = columns = max(self.merge, math.isqrt(self.target_patches) // self.merge * self.merge)
         return Grid(rows * self.patch_size, columns * self.patch_size, rows * columns // self.merge**2)
+
+    def within(self, target_patches: int | None) -> "FrameRule":
+        return replace(self, target_patches=target_patches or self.target_patches)
 
     def num_tubelets(self, num_frames: int) -> int:
         """The last tubelet of an odd clip is filled by repeating its last frame."""

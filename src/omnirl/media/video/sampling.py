@@ -102,7 +102,7 @@ def sample(rule: SamplingRule, timestamps_ms: NDArray[np.float64]) -> VideoSampl
         indices=tuple(int(i) for i in indices),
         timestamps_ms=tuple(round(float(timestamps_ms[i])) for i in indices),
         source_frames=total,
-        source_fps=round(rate, 6),
+        source_fps=round(float(rate), 6),
         requested=requested,
         clamped=max(0, min(max(requested, rule.min_frames), rule.max_frames) - len(indices)),
         limited=max(0, requested - rule.max_frames),

@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMamba2Mixer
 
 from omnirl.config.architecture import FROZEN
-from omnirl.media.pixels import normalize
+from omnirl.media.pixels import normalize, tubelets
 from omnirl.types import ModelSpec
 
 from ..policy import Decoding, Placement, Policy, flat_index
@@ -27,23 +27,31 @@ from .weights import checkpoint_views
 
 
 def encode_pictures(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
-    """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture; pictures of one size run as a batch. `model`:
-    transformers' module; its language model is not used."""
-    by_size: dict[tuple[int, int], list[int]] = {}
+    """Pictures uint8 `[H, W, 3]` and clips `[F, H, W, 3]` at final size → one `[num_tokens, hidden]` each; those of one shape
+    run as a batch. `model`: transformers' module; its language model is not used. A clip is a batch of tubelets, which the
+    tower tells from pictures by their channels."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, picture in enumerate(pictures):
-        by_size.setdefault((picture.shape[0], picture.shape[1]), []).append(i)
+        by_shape.setdefault(picture.shape, []).append(i)
     features: list[Tensor] = [torch.empty(0)] * len(pictures)
-    for (height, width), members in by_size.items():
-        tower = model.vision_model(pixel_values(model, spec, [pictures[i] for i in members])).features
+    for shape, members in by_shape.items():
+        height, width, _ = shape[-3:]
+        planes = pixel_values(model, spec, [pictures[i] for i in members])
+        tower = model.vision_model(planes.flatten(0, -4)).features
         projected = model.project_vision_features(tower, height // spec.patch_size, width // spec.patch_size)
-        for i, feature in zip(members, projected, strict=True):
-            features[i] = feature
+        for i, feature in zip(members, projected.unflatten(0, (len(members), -1)), strict=True):
+            features[i] = feature.flatten(0, 1)
     return features
 
 
 def pixel_values(model: Any, spec: ModelSpec, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
-    """uint8 `[H, W, 3]` of one size → what the vision tower is handed: `[n, 3, H, W]` on the model's device, in its dtype."""
-    planes = np.stack([normalize(picture, spec.mean, spec.std) for picture in pictures])
+    """Pictures uint8 `[H, W, 3]`, or clips `[F, H, W, 3]`, of one shape → what the vision tower is handed: `[n, 3, H, W]` or
+    `[n, tubelets, T·3, H, W]`, on the model's device, in its dtype."""
+    if pictures[0].ndim == 3:
+        planes = np.stack([normalize(picture, spec.mean, spec.std) for picture in pictures])
+    else:
+        assert spec.video is not None  # else there are no clips
+        planes = np.stack([tubelets(clip, spec.video.rule.tubelet, spec.mean, spec.std) for clip in pictures])
     return torch.from_numpy(planes).to(model.device, model.dtype)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from omnirl.errors import ModelError
 from omnirl.media import GridRule
-from omnirl.types import ModelSpec
+from omnirl.media.video import FrameRule
+from omnirl.types import ModelSpec, VideoSettings, VideoSpec
 
 from ..files import first, read_json, read_tokenizer
 from .tokenizer import MEDIA
@@ -45,7 +46,27 @@ def read_spec(path: Path) -> ModelSpec:
         ),
         mean=tuple(first(processor, path, "image_mean", "norm_mean")),
         std=tuple(first(processor, path, "image_std", "norm_std")),
+        video=_video(config, processor, path),
     )
+
+
+def _video(config: dict[str, Any], images: dict[str, Any], path: Path) -> VideoSpec | None:
+    """None for a vision tower without tubelets. Settings come from the video processor, else from the tower's configuration."""
+    tower = config.get("vision_config") or {}
+    file = path / "processor_config.json"
+    processor = (read_json(file) if file.is_file() else {}).get("video_processor") or {}
+    settings = {**images, **tower, **processor}
+    if not tower.get("video_temporal_patch_size") or settings.get("video_target_num_patches") is None:
+        return None
+    rule = FrameRule(
+        patch_size=first(images, path, "patch_size"),
+        merge=round(1 / first(images, path, "downsample_ratio")),
+        target_patches=settings["video_target_num_patches"],
+        keep_aspect=bool(settings.get("video_maintain_aspect_ratio", True)),
+        tubelet=tower["video_temporal_patch_size"],
+    )
+    sampling = {key: processor.get(key) for key in ("num_frames", "fps", "min_frames", "max_frames")}
+    return VideoSpec("<video>", rule, VideoSettings(**sampling))
 
 
 def _image_processor(path: Path) -> dict[str, Any]:

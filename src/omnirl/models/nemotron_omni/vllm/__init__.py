@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: under which vLLM knows `model.NemotronOmni`
 ARCHITECTURE = "OmnirlNemotronOmni"
-#: the field of a picture that the vision tower is handed
-PIXELS = "pixel_values_flat"
+#: the field that the vision tower is handed, of a picture and of a clip
+PIXELS, FRAMES = "pixel_values_flat", "pixel_values_flat_video"
 
 
 def register(cpu: bool) -> None:
@@ -50,21 +50,41 @@ def complete_config(config: Any, dtype: "torch.dtype") -> Any:
     return config
 
 
-def picture(pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
-    """uint8 `[H, W, 3]` at final size → vLLM's `MultiModalKwargsItem`: pixels `[3, H, W]`, (H, W), embeddings."""
+def pixels_field(pixels: NDArray[np.uint8]) -> str:
+    """The field of `item` with the pixels."""
+    return PIXELS if pixels.ndim == 3 else FRAMES
+
+
+def item(pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
+    """Pixels at final size → vLLM's `MultiModalKwargsItem`.
+
+    A picture: pixels `[3, H, W]`, (H, W), embeddings. A clip: frames `[F, 3, H, W]` that fill their tubelets, and their number;
+    vLLM chooses none of them, and the times, which are in the prompt already, are not used.
+    """
     import torch
     from transformers import BatchFeature
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 
-    from omnirl.media.pixels import normalize
+    from omnirl.media.pixels import normalize, tubelets
 
-    height, width, _ = pixels.shape
+    height, width, _ = pixels.shape[-3:]
+    batched = MultiModalFieldConfig.batched
+    if pixels.ndim == 3:
+        data = {
+            PIXELS: [torch.from_numpy(normalize(pixels, spec.mean, spec.std)).to(dtype)],
+            "imgs_sizes": [(height, width)],
+            "num_tokens_per_image": [height * width // (spec.patch_size * spec.merge) ** 2],
+        }
+        fields = {name: batched("image", keep_on_cpu=name != PIXELS) for name in data}
+        return MultiModalKwargsItems.from_hf_inputs(BatchFeature(data), fields)["image"][0]
+    assert spec.video is not None  # else there are no clips
+    planes = torch.from_numpy(tubelets(pixels, spec.video.rule.tubelet, spec.mean, spec.std)).to(dtype)
+    frames = planes.reshape(-1, 3, height, width)
     data = {
-        PIXELS: [torch.from_numpy(normalize(pixels, spec.mean, spec.std)).to(dtype)],
-        "imgs_sizes": [(height, width)],
-        "num_tokens_per_image": [height * width // (spec.patch_size * spec.merge) ** 2],
+        FRAMES: [frames],
+        "video_num_patches": torch.tensor([len(frames)]),
+        "frames_indices": torch.arange(len(frames))[None],
+        "frame_duration_ms": torch.tensor([1]),
     }
-    fields = {PIXELS: MultiModalFieldConfig.batched("image")} | {
-        name: MultiModalFieldConfig.batched("image", keep_on_cpu=True) for name in ("imgs_sizes", "num_tokens_per_image")
-    }
-    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(data), fields)["image"][0]
+    fields = {name: batched("video", keep_on_cpu=name != FRAMES) for name in data}
+    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(data), fields)["video"][0]

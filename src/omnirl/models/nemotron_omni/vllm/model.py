@@ -1,7 +1,9 @@
-"""vLLM's Nemotron Omni with two repairs: its vision path in float32, and a projector that receives new weights.
+"""vLLM's Nemotron Omni with three repairs: its vision path in float32, a projector that receives new weights, and clips whose
+words stay those of the prompt.
 
 vLLM casts vision features to bfloat16 by a literal, which a float32 projector refuses; and it loads the projector past the
-weight loaders that a reload relies on, so that new weights are dropped without a word.
+weight loaders that a reload relies on, so that new weights are dropped without a word. Of a clip it embeds the words between
+the tubelets a second time, from its own idea of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,6 +15,8 @@ import torch
 from torch import Tensor
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.model_executor.models import nano_nemotron_vl
+
+from . import FRAMES
 
 PROJECTOR = "mlp1."
 
@@ -48,6 +52,18 @@ class NemotronOmni(nano_nemotron_vl.NemotronH_Nano_VL_V2):
     def extract_feature_dynamic(self, *args: Any, **kwargs: Any) -> Tensor:
         with _literal(self.llm_dtype):
             return super().extract_feature_dynamic(*args, **kwargs)
+
+    def _create_final_video_embeddings(self, video_embeddings: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Only the tubelets': the prompt says where they go."""
+        return video_embeddings
+
+    def embed_multimodal(self, **kwargs: Any) -> Any:
+        """Clips one by one: vLLM would put frames of several sizes into one tensor."""
+        clips = kwargs.get(FRAMES)
+        if clips is None:
+            return super().embed_multimodal(**kwargs)
+        one_by_one = ({name: value[i : i + 1] for name, value in kwargs.items()} for i in range(len(clips)))
+        return [embeddings for clip in one_by_one for embeddings in super(NemotronOmni, self).embed_multimodal(**clip)]
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Any part of the checkpoint, under its names."""
