@@ -162,7 +162,9 @@ def test_what_a_model_wrote_does_not_run(tmp_path, open_page):
         for row in rows:
             row |= {"prompt_id": EVIL, "answer": EVIL, "rendered": EVIL, "messages": [{"role": EVIL, "parts": [0, EVIL]}]}
             row["media"][0]["path"] = EVIL
-            row["completions"] = [{**c, "text": EVIL, "stop_reason": EVIL, "parts": {EVIL: 1.0}} for c in row["completions"]]
+            row["completions"] = [
+                {**c, "text": EVIL, "stop_reason": EVIL, "error": EVIL, "parts": {EVIL: 1.0}} for c in row["completions"]
+            ]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"state": "failed", "error": EVIL, "command": [EVIL]}))

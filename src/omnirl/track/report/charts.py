@@ -123,6 +123,8 @@ SECTIONS: tuple[Section, ...] = (
                 "Divergence", ("train/gen_kl_error", "train/policy_kl_error", "train/js_divergence_error"), limits=_KL, log=True
             ),
             Chart("sampling_importance_ratio", ("train/sampling_importance_ratio",), limits=(Limit("no bias", "good", 1.0),)),
+            Chart("By class of token", ("train/token_mult_prob_error_*",), exclude=("*_max", "*_p99", "*_share*")),
+            Chart("Sequences masked for their error", ("train/masked_share", "train/masked_correct_share")),
             Chart("Log-probs that are not finite", ("rollout/nonfinite_logprobs",)),
         ),
         note=_MISMATCH_NOTE,

@@ -106,7 +106,7 @@ def _header(run: RunData, label: str) -> dict[str, Any]:
         "engine / trainer": f"{run.config.get('backend.name', '?')} / {run.config.get('trainer.name', '?')}",
         "steps": f"{run.last_step} of {run.config.get('trainer.max_steps', '?')}",
         "duration": seconds(run.seconds),
-        "started": str(record.get("started", "unknown")),
+        "started": str(record.get("started", "unknown")).replace("T", " ").replace("+00:00", " UTC"),
         "resumed": str(len(record.get("resumed") or [])) + " times",
         "seed": str(run.config.get("seed", record.get("seed", "unknown"))),
         "git commit of omnirl": commit,

@@ -56,7 +56,7 @@ class _Pictures:
 
 def pack(runs: Iterable[RunData], thumbnail: Callable[[str], Thumbnail]) -> dict[str, Any]:
     """`groups`: `{"r": run, "s": step, "p": prompt, "c": completions}`, a completion
-    `[text, reward, advantage, stop reason, tokens, mismatch, parts]`; indices point into `prompts` and `pictures`."""
+    `[text, reward, advantage, stop reason, tokens, mismatch, parts, error]`; indices point into `prompts` and `pictures`."""
     runs = list(runs)
     pictures = _Pictures(thumbnail)
     prompts: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -130,6 +130,7 @@ def _completions(group: Mapping[str, Any]) -> list[list[Any]]:
             completion.get("tokens"),
             _short(completion.get("mismatch")),
             {str(name): _short(value) for name, value in (completion.get("parts") or {}).items()},
+            clip(str(completion.get("error") or "")),
         ]
         for completion in group["completions"]
         if isinstance(completion, dict)

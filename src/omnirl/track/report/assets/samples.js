@@ -156,12 +156,13 @@ class Browser {
     dialog.showModal();
   }
 
-  completion([text, reward, advantage, reason, tokens, mismatch, parts], i) {
+  completion([text, reward, advantage, reason, tokens, mismatch, parts, error], i) {
     const facts = [`#${i + 1}`, this.chip(reward), advantage === null ? "not trained on" : `advantage ${advantage > 0 ? "+" : ""}${readable(advantage)}`,
       reason, tokens === null || tokens === undefined ? null : `${tokens} tokens`, mismatch === null ? null : `mismatch ${readable(mismatch)}`,
       ...Object.entries(parts).map(([name, value]) => `${name} ${value === null ? "–" : readable(value)}`)];
     const line = facts.filter((fact) => fact !== null && fact !== "").map((fact) => typeof fact === "string" ? el("span", {}, fact) : fact);
-    return el("div", { class: "completion" }, el("div", { class: "facts-line" }, ...line), el("div", { class: "text", tabindex: text.length > 600 ? "0" : null }, ...this.marked(text)));
+    const failure = error ? el("div", { class: "failure" }, `no reward: ${error}`) : null;
+    return el("div", { class: "completion" }, el("div", { class: "facts-line" }, ...line), failure, el("div", { class: "text", tabindex: text.length > 600 ? "0" : null }, ...this.marked(text)));
   }
 
   /** The reward on red to green; the number says it without colour, too. */
