@@ -23,7 +23,7 @@ POINTS = [
     "save:2:after",
     "generate:4",
     "train_step:3",
-    "log:9",
+    "log:6",
     "manifest:5",
     "rename:7:after",
     "train_step:8:after",
