@@ -22,7 +22,7 @@ from omnirl.config.schema import Config, ParallelismConfig, RewardConfig
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "suite": SUITES,
-    "model.family": ("nemotron_omni",),
+    "model.family": ("nemotron_omni", "qwen_vl"),
     "model.dtype": ("float32", "bfloat16"),
     "backend.name": ("hf", "vllm", "megatron"),
     "env.name": ("single_turn", "nemo_gym"),

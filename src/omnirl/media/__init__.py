@@ -1,7 +1,7 @@
 """Pictures: one decoder, one size rule, one resize, one patch layout, and the stores that hold the result."""
 
 from .decode import load_image
-from .grid import GridRule
+from .grid import GridRule, PixelRule
 from .loader import MediaLoader
 from .pixels import normalize, patchify, pixels_digest, resize
 from .policy import ImagePolicy, parse_color
@@ -13,6 +13,7 @@ __all__ = [
     "GridRule",
     "ImagePolicy",
     "MediaLoader",
+    "PixelRule",
     "SharedMemoryStore",
     "Sources",
     "load_image",

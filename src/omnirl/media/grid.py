@@ -1,4 +1,4 @@
-"""The one rule from a picture's size to its final size and its number of embeddings.
+"""The rules from a picture's size to its final size and its number of embeddings.
 
 (height, width) → patch grid within the patch budget, both sides multiples of `merge` → pixels and tokens. Dataset, trainer,
 server and engines all use this function; no other code computes sizes.
@@ -85,3 +85,72 @@ class GridRule:
             return side
         up = side + self.merge - remainder
         return up if up * other <= self.max_patches else max(self.merge, side - remainder)
+
+
+#: the Qwen-VL processors refuse a longer picture
+MAX_ASPECT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PixelRule:
+    """Sides are multiples of `patch_size` × `merge`; the budget is in pixels, as the Qwen-VL processors count.
+
+    Raises `ConfigError` when the budget cannot hold one embedding or is empty.
+    """
+
+    patch_size: int
+    merge: int
+    min_pixels: int
+    max_pixels: int
+
+    @property
+    def factor(self) -> int:
+        """Side of the square of pixels that becomes one embedding."""
+        return self.patch_size * self.merge
+
+    def __post_init__(self) -> None:
+        if self.patch_size < 1 or self.merge < 1:
+            raise ConfigError(f"patch_size={self.patch_size} and merge={self.merge} must be at least 1")
+        if not 1 <= self.min_pixels <= self.max_pixels or self.max_pixels < self.factor**2:
+            raise ConfigError(
+                f"a picture of {self.min_pixels} to {self.max_pixels} pixels (media.min_patches, media.max_patches, times "
+                f"{self.patch_size}²): need 1 <= min <= max and max >= {self.factor**2} (one embedding)"
+            )
+
+    def within(self, min_patches: int | None, max_patches: int | None) -> "PixelRule":
+        area = self.patch_size**2
+        low = min_patches * area if min_patches else self.min_pixels
+        high = max_patches * area if max_patches else self.max_pixels
+        return replace(self, min_pixels=low, max_pixels=high)
+
+    def plan(self, height: int, width: int) -> Grid:
+        """Final size of a picture of `height` × `width` pixels.
+
+        `smart_resize` of the Hugging Face processor (transformers 5.19), repeated until it no longer changes: for ordinary
+        pictures the first application already is stable, so the two are equal. A picture longer than 200 to 1, which the
+        processor refuses, is taken as one of 200 to 1.
+        """
+        if height < 1 or width < 1:
+            raise ValueError(f"a picture has at least one pixel, got {height}x{width}")
+        for _ in range(_MAX_ROUNDS):
+            again = self._round(height, width)
+            if again == (height, width):
+                return Grid(height, width, height * width // self.factor**2)
+            height, width = again
+        raise ConfigError(
+            f"media.min_patches and media.max_patches are too close ({self.min_pixels} to {self.max_pixels} pixels): no stable "
+            f"size for a picture of {height}x{width} pixels; lower min_patches or raise max_patches"
+        )
+
+    def _round(self, height: int, width: int) -> tuple[int, int]:
+        """One application of the rule."""
+        height, width = min(height, MAX_ASPECT * width), min(width, MAX_ASPECT * height)
+        sides = height, width
+        rows, columns = (round(side / self.factor) * self.factor for side in sides)
+        if rows * columns > self.max_pixels:
+            shrink = math.sqrt(height * width / self.max_pixels)
+            rows, columns = (max(self.factor, math.floor(side / shrink / self.factor) * self.factor) for side in sides)
+        elif rows * columns < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            rows, columns = (math.ceil(side * grow / self.factor) * self.factor for side in sides)
+        return rows, columns

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 #: family → `model_type`s of config.json that it can read
-FAMILIES = {"nemotron_omni": ("nemotron_h_omni",)}
+FAMILIES = {"nemotron_omni": ("nemotron_h_omni",), "qwen_vl": ("qwen3_vl",)}
 
 
 class VllmSupport(Protocol):

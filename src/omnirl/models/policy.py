@@ -82,14 +82,14 @@ class Decoding:
 
     def __init__(
         self,
-        step: Callable[[Tensor, DynamicCache, Tensor, Tensor], Tensor],
+        step: Callable[[Tensor, DynamicCache, Tensor | None, Tensor], Tensor],
         cache: DynamicCache,
-        mask: Tensor,
+        mask: Tensor | None,
         positions: Tensor,
         hidden: Tensor,
     ) -> None:
         """`step(tokens [B, 1], cache, mask [B, past + 1], positions [B])` → `[B, hidden]`. `mask` `[B, past]` marks real
-        tokens, `positions` int64 `[B]` are those of the next token."""
+        tokens (None: all are), `positions` int64 `[B]` are those of the next token."""
         self._step = step
         self._cache = cache
         self._mask = mask
@@ -99,11 +99,14 @@ class Decoding:
     def select(self, rows: Tensor) -> None:
         """Keep, repeat or reorder rows: int64 indices of the current ones, at least one."""
         self._cache.reorder_cache(rows)
-        self._mask, self._positions, self.hidden = self._mask[rows], self._positions[rows], self.hidden[rows]
+        self._positions, self.hidden = self._positions[rows], self.hidden[rows]
+        if self._mask is not None:
+            self._mask = self._mask[rows]
 
     def advance(self, tokens: Tensor) -> None:
         """One more token a row, int64 `[B]`; `hidden` then is that of the new position."""
-        self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
+        if self._mask is not None:
+            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         self.hidden = self._step(tokens.unsqueeze(-1), self._cache, self._mask, self._positions)
         self._positions = self._positions + 1
 

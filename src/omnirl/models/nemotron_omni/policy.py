@@ -102,7 +102,7 @@ class OmniPolicy(Policy):
         hidden = self.hidden(self.embed(ids, placements), cache, mask)[:, -1]
         return Decoding(self._step, cache, mask, mask.sum(-1), hidden)
 
-    def _step(self, tokens: Tensor, cache: DynamicCache, mask: Tensor, positions: Tensor) -> Tensor:
+    def _step(self, tokens: Tensor, cache: DynamicCache, mask: Tensor | None, positions: Tensor) -> Tensor:
         """The model has no positions but the order."""
         return self.hidden(self.embed(tokens, []), cache, mask)[:, -1]
 
