@@ -34,10 +34,16 @@ def tmp_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def omnis(tmp_path_factory):
-    """The miniature of each pattern, built once: see `tests.omni.build_all`."""
+    """The miniature of each pattern and family, built once: see `tests.omni.build_all`."""
     from tests.omni import build_all
 
     return build_all(tmp_path_factory.mktemp("omni"))
+
+
+@pytest.fixture(scope="session")
+def qwen(omnis):
+    """The miniature of the Qwen-VL family."""
+    return omnis["qwen_vl"]
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,10 @@ from omnirl.types import (
 
 #: attention, Mamba-2 + attention, Mamba-2 + attention + MoE
 PATTERNS = ("*-*-", "M*M-", "ME*E")
+#: the miniature of the other family
+QWEN = "qwen_vl"
+#: what contracts are run with
+MODELS = (*PATTERNS, QWEN)
 #: heights and widths that the grid rule leaves as they are
 SIZES = ((64, 64), (64, 96), (96, 64), (64, 64), (32, 128))
 TINY = TinyModelConfig(
@@ -123,15 +127,15 @@ def make_megatron(path, store, max_batch=8, max_model_len=256, dtype="float32", 
 
 
 def build_all(folder):
-    """pattern → checkpoint, its spec, a media store, and prompts with 1, 0 and 2 pictures."""
-    from omnirl.models import read_spec
-    from omnirl.models.nemotron_omni import build_checkpoint
+    """Pattern, or `QWEN` → checkpoint, its spec, a media store, and prompts with 1, 0 and 2 pictures."""
+    from omnirl.models import family, read_spec
 
     models = {}
-    for i, pattern in enumerate(PATTERNS):
-        path = build_checkpoint(folder / str(i), tiny(pattern))
+    for i, name in enumerate(MODELS):
+        own, settings = (family(QWEN), tiny()) if name == QWEN else (family("nemotron_omni"), tiny(name))
+        path = own.build_checkpoint(folder / str(i), settings)
         spec, store = read_spec(path), DictStore()
-        models[pattern] = SimpleNamespace(path=path, spec=spec, store=store, prompts=mixed_prompts(spec, store))
+        models[name] = SimpleNamespace(path=path, spec=spec, store=store, prompts=mixed_prompts(spec, store))
     return models
 
 

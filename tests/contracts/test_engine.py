@@ -10,10 +10,9 @@ import torch
 
 from omnirl.errors import DeadlineExceeded, EngineError, WeightMismatch
 from omnirl.models import load_policy
-from omnirl.models.nemotron_omni.weights import load_checkpoint_weights, to_checkpoint
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import (
-    PATTERNS,
+    MODELS,
     clip_prompts,
     make_engine,
     make_megatron,
@@ -33,6 +32,8 @@ def make(request):
     engines = []
 
     def start(model, **options):
+        if request.param == "megatron" and model.spec.family != "nemotron_omni":
+            pytest.skip("Megatron-core has no model of this family; config/check.py refuses it")
         engines.append(ENGINES[request.param](model.path, model.store, **options))
         return engines[-1]
 
@@ -58,7 +59,7 @@ def assert_scored_alike(model, requests, completions, temperature=1.0):
         np.testing.assert_allclose(completion.logprobs, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_logprobs_are_those_of_the_trainer(make, omnis, pattern, temperature):
     model = omnis[pattern]
@@ -104,7 +105,7 @@ def replace_seed(r, seed):
     return replace(r, sampling=replace(r.sampling, seed=seed))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 def test_tokens_depend_on_the_seed_and_not_on_the_batch(make, omnis, pattern):
     model = omnis[pattern]
     requests = [request(model.spec, f"r{i}", p, seed=i // 3) for i, p in enumerate(model.prompts * 2)]
@@ -143,8 +144,7 @@ def next_logits(model, prompt):
             strict=True,
         )
     )
-    embeds = policy.embed(torch.tensor([prompt.ids.tolist()]), place(prompt, 0, 0, features))
-    return policy.logits(policy.hidden(embeds))[0, -1]
+    return policy.logits(policy.forward(torch.tensor([prompt.ids.tolist()]), place(prompt, 0, 0, features)))[0, -1]
 
 
 def test_a_low_temperature_is_nearly_greedy(make, omni):
@@ -240,7 +240,7 @@ class TestAbort:
         asyncio.run(first_token())
         for handle in handles:
             handle.abort()
-        engine.update_weights(WeightBucket(to_checkpoint(load_policy(omni.path).model)))
+        engine.update_weights(WeightBucket(load_policy(omni.path).weights()))
         engine.finish_update(1)
         assert generate(engine, [request(omni.spec, "r0", omni.prompts[0])])[0].versions == (VersionSpan(0, 1),)
 
@@ -313,19 +313,19 @@ def test_a_deadline_names_the_request(engine, omni):
 class TestUpdate:
     @staticmethod
     def scaled(model, factor, part=""):
-        wire = to_checkpoint(load_policy(model.path).model)
+        wire = load_policy(model.path).weights()
         return WeightBucket({name: t * factor if part in name else t for name, t in wire.items()})
 
     def test_names_are_those_of_the_checkpoint(self, engine, omni):
-        wire = to_checkpoint(load_policy(omni.path).model)
+        wire = load_policy(omni.path).weights()
         assert dict(engine.weight_names()) == {name: tuple(t.shape) for name, t in wire.items()}
 
-    @pytest.mark.parametrize("pattern", PATTERNS)
+    @pytest.mark.parametrize("pattern", MODELS)
     def test_new_weights_answer_as_a_new_engine(self, make, omnis, pattern, tmp_path):
         model = omnis[pattern]
         policy = load_policy(model.path)
         bucket = self.scaled(model, 0.8)
-        load_checkpoint_weights(policy.model, bucket.tensors)
+        policy.load_weights(bucket.tensors)
         policy.export(tmp_path / "scaled")
         requests = [request(model.spec, p.prompt_id, p) for p in model.prompts]
         engine = make(model)

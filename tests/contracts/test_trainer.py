@@ -13,7 +13,7 @@ from omnirl.config.schema import KlConfig, LossConfig, PackingConfig
 from omnirl.errors import CheckpointError, ModelError, TrainingDiverged
 from omnirl.types import TrainingBatch
 from tests.contracts.trainer_workers import Remote, start_pool
-from tests.omni import PATTERNS, make_trainer, mixed_prompts, sample
+from tests.omni import MODELS, make_trainer, mixed_prompts, sample
 
 #: settings of each, and its ranks
 TRAINERS = {
@@ -83,7 +83,7 @@ def changed(before, after):
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 @pytest.mark.parametrize("reduction", ["token", "sequence"])
 def test_microbatches_add_up(make, omnis, pattern, reduction):
     model = omnis[pattern]
@@ -156,7 +156,7 @@ def test_warmup_is_cross_entropy(make, batch):
     assert last["warmup/loss"] < first["warmup/loss"]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 def test_a_media_id_in_a_response_is_text(make, omnis, pattern):
     """It has no probability under the ban, so its own token is masked; what follows it is trained on."""
     model = omnis[pattern]
@@ -251,7 +251,7 @@ class TestReference:
 
 
 class TestCheckpoint:
-    @pytest.mark.parametrize("pattern", PATTERNS)
+    @pytest.mark.parametrize("pattern", MODELS)
     def test_it_continues_bit_by_bit(self, make, omnis, pattern, tmp_path):
         model, algo = omnis[pattern], {"kl": KlConfig(coef=0.1)}
         batch = TrainingBatch.of(samples(model))

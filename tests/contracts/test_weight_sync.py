@@ -13,7 +13,7 @@ from omnirl.media import SharedMemoryStore
 from omnirl.runtime.launchers import make_launcher
 from omnirl.sync import WeightTransfer
 from omnirl.types import Deadline, TrainingBatch, VersionSpan, WeightBucket
-from tests.omni import MINUTE, PATTERNS, make_prompt, mixed_prompts, request, sample
+from tests.omni import MINUTE, MODELS, make_prompt, mixed_prompts, request, sample
 
 SYNCS = {"transfer": WeightTransfer}
 ENGINES = ("hf", "vllm", "megatron")
@@ -81,7 +81,7 @@ def train(trainers, prompts):
     trainers.call("train_step", batch, 1e-2, deadline=deadline())
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 def test_the_engine_follows_the_trainer(make_sync, groups, omnis, pattern):
     model = omnis[pattern]
     trainers, engines = groups(model)
@@ -95,7 +95,7 @@ def test_the_engine_follows_the_trainer(make_sync, groups, omnis, pattern):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 def test_every_tensor_reaches_the_engine(make_sync, groups, omnis, pattern):
     """One tensor at a time is disturbed: the answers' log-probs must move, except for what is known to have no effect.
 
@@ -127,9 +127,7 @@ def test_every_tensor_reaches_the_engine(make_sync, groups, omnis, pattern):
 
 
 def write(trainers, name, tensor):
-    from omnirl.models.nemotron_omni.weights import load_checkpoint_weights
-
-    load_checkpoint_weights(trainers.local._policy.model, {name: tensor})
+    trainers.local._policy.load_weights({name: tensor})
 
 
 class Shortened:

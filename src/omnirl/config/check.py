@@ -55,6 +55,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Keys with a fixed set of values; for a list, the allowed items."""
 
+MEGATRON_FAMILIES = ("nemotron_omni",)
+"""Model families that have a Megatron-core model."""
+
 UNAVAILABLE: dict[str, tuple[Any, ...]] = {
     "trainer.name": ("megatron",),
     "env.name": ("nemo_gym",),
@@ -233,6 +236,7 @@ def problems(cfg: Config, training: bool = True) -> list[Problem]:
     """What no run can use. Sizes are compared with each other only once each of them is allowed by itself."""
     found = [*_choices(cfg), *_ranges(cfg)]
     return found or [
+        *_family(cfg),
         *_sizes(cfg),
         *_media(cfg),
         *_clips(cfg),
@@ -272,6 +276,16 @@ def _ranges(cfg: Config) -> Iterator[Problem]:
         if value is not None and value not in allowed:
             why = ": a group's advantages compare its completions" if key == "algo.group_size" else ""
             yield Problem(key, f"is {value}, must be {allowed}{why}")
+
+
+def _family(cfg: Config) -> Iterator[Problem]:
+    for key, value in (("backend.name", cfg.backend.name), ("trainer.name", cfg.trainer.name)):
+        if value == "megatron" and cfg.model.family not in MEGATRON_FAMILIES:
+            text = f"is 'megatron', which runs only {', '.join(MEGATRON_FAMILIES)}, not model.family={cfg.model.family}"
+            yield Problem(key, text)
+    pattern = cfg.model.tiny.pattern
+    if cfg.model.family == "qwen_vl" and cfg.model.path is None and not re.fullmatch(r"(\*-)+", pattern):
+        yield Problem("model.tiny.pattern", f"is {pattern!r}, must repeat *- (attention, MLP) for model.family=qwen_vl")
 
 
 def _sizes(cfg: Config) -> Iterator[Problem]:

@@ -11,9 +11,9 @@ MISSING: Any = "???"  # OmegaConf's word for it; importing OmegaConf would slow 
 
 @dataclass
 class TinyModelConfig:
-    """A miniature Nemotron-Omni built from a seed, used when `model.path` is null."""
+    """A miniature of `model.family` built from a seed, used when `model.path` is null."""
 
-    pattern: str = "*-*-"  #: layers of the language model: M Mamba-2, * attention, - MLP, E mixture of experts
+    pattern: str = "*-*-"  #: layers of the language model: M Mamba-2, * attention, - MLP, E experts; qwen_vl repeats *-
     hidden_size: int = 128  #: width of the language model
     num_heads: int = 4  #: attention heads (two key-value heads)
     ffn_size: int = 256  #: width of the MLP layers
@@ -59,7 +59,7 @@ class LoraConfig:
 class ModelConfig:
     """Which model is trained."""
 
-    family: str = "nemotron_omni"  #: model family
+    family: str = "nemotron_omni"  #: model family: nemotron_omni or qwen_vl (the Qwen3-VL models)
     path: str | None = None  #: checkpoint directory in Hugging Face layout; null builds `model.tiny` in `cache_dir`
     dtype: str = "float32"  #: float32 or bfloat16
     freeze: list[str] = field(default_factory=list)  #: parameter-name prefixes that are not trained

@@ -170,7 +170,8 @@ def engine_args(
         "mamba_ssm_cache_dtype": "float32",
         "logprobs_mode": "processed_logprobs",  # with temperature and bans, which the raw ones leave out
         "limit_mm_per_prompt": {"image": _MAX_PICTURES, "video": _MAX_CLIPS, "audio": 0},
-        "mm_processor_cache_gb": 0,  # pictures arrive processed
+        "mm_processor_cache_gb": 0,  # pictures arrive processed,
+        "mm_device_do_normalize": False,  # and normalised
         "tensor_parallel_size": layout.tp,
         "pipeline_parallel_size": layout.pp,
         "enable_expert_parallel": layout.ep > 1,
