@@ -9,7 +9,7 @@ Example:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache
 from omnirl.errors import ModelError
 
 from ..policy import Decoding, Placement, Policy, flat_index
+from ..segments import Segments
 from ..weights import View, shapes
 from .patches import flat_patches
 from .positions import Span, rope_positions
@@ -59,14 +60,21 @@ class QwenPolicy(Policy):
         features = torch.cat([out.pooler_output, *out.deepstack_features], dim=-1)
         return list(features.split([rows * columns // self.spec.merge**2 for _, rows, columns in grids]))
 
-    def forward(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
-        return self._hidden(self._embed(ids, placements, [0] * len(ids)), None, None)
+    def forward(self, ids: Tensor, placements: Sequence[Placement], segments: Segments | None = None) -> Tensor:
+        if segments is None:
+            return self._hidden(self._embed(ids, placements, self._positions(ids, placements, [0] * len(ids))), None, None)
+        numbers, within = segments.numbers[0].tolist(), segments.positions[0].tolist()
+        rows = [replace(p, row=numbers[p.start], start=within[p.start]) for p in placements]
+        apart = self._positions(segments.rows, rows, [0] * len(segments.rows))
+        positions = apart.flatten(1)[:, segments.places].unsqueeze(1)
+        same = segments.numbers[0, :, None] == segments.numbers[0]
+        return self._hidden(self._embed(ids, placements, positions), None, same.tril()[None, None])
 
     def start(self, ids: Tensor, mask: Tensor, placements: Sequence[Placement]) -> Decoding:
         cache = DynamicCache(config=self.model.config.text_config)
         lengths = mask.sum(-1)
         padded = bool((lengths < ids.shape[1]).any())
-        embedded = self._embed(ids, placements, (ids.shape[1] - lengths).tolist())
+        embedded = self._embed(ids, placements, self._positions(ids, placements, (ids.shape[1] - lengths).tolist()))
         hidden = self._hidden(embedded, cache, _prefill_mask(mask) if padded else None)[:, -1]
         return Decoding(self._step, cache, mask if padded else None, embedded.positions.amax((0, 2)) + 1, hidden)
 
@@ -75,16 +83,18 @@ class QwenPolicy(Policy):
         embedded = _Embedded(values, positions[None, :, None].expand(3, -1, -1))
         return self._hidden(embedded, cache, None if mask is None else mask[:, None, None].bool())[:, -1]
 
-    def _embed(self, ids: Tensor, placements: Sequence[Placement], offsets: Sequence[int]) -> _Embedded:
-        """`offsets`: padding on the left, a row."""
-        values = self.model.get_input_embeddings()(ids)
+    def _positions(self, ids: Tensor, placements: Sequence[Placement], offsets: Sequence[int]) -> Tensor:
+        """int64 `[3, B, T]` of a batch like `ids`. `offsets`: padding on the left, a row."""
         side = self.spec.patch_size * self.spec.merge
         spans = []
         for p in placements:
             if p.ref is None:
                 raise ValueError("rotary positions need the picture's size: Placement.ref")
             spans.append(Span(p.row, p.start, p.ref.height // side, p.ref.width // side))
-        positions = torch.from_numpy(rope_positions((ids.shape[0], ids.shape[1]), offsets, spans)).to(ids.device)
+        return torch.from_numpy(rope_positions((ids.shape[0], ids.shape[1]), offsets, spans)).to(ids.device)
+
+    def _embed(self, ids: Tensor, placements: Sequence[Placement], positions: Tensor) -> _Embedded:
+        values = self.model.get_input_embeddings()(ids)
         if not placements:
             return _Embedded(values, positions)
         index = flat_index(placements, ids.shape[1], ids.device)
@@ -107,8 +117,8 @@ class QwenPolicy(Policy):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.model.lm_head(hidden).float()
 
-    def views(self) -> Mapping[str, View]:
-        return _views(self.model)
+    def views(self, state: Mapping[str, Tensor] | None = None) -> Mapping[str, View]:
+        return _views(self.model, state)
 
 
 def _prefill_mask(mask: Tensor) -> Tensor:
@@ -119,11 +129,11 @@ def _prefill_mask(mask: Tensor) -> Tensor:
     return ((causal & mask.bool()[:, None]) | itself)[:, None]
 
 
-def _views(model: Any) -> dict[str, View]:
+def _views(model: Any, state: Mapping[str, Tensor] | None = None) -> dict[str, View]:
     """Module names are the published names."""
-    views: dict[str, View] = dict(model.state_dict())
+    views: dict[str, View] = dict(model.state_dict() if state is None else state)
     if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-        views.pop(TIED)
+        views.pop(TIED, None)
     return views
 
 
