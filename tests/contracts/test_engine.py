@@ -76,7 +76,7 @@ def test_logprobs_are_those_of_the_trainer(make, omnis, pattern, temperature):
     assert_scored_alike(model, requests, completions, temperature)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", MODELS)
 def test_clips_and_pictures_share_a_batch(make, omnis, pattern):
     model = omnis[pattern]
     prompts = clip_prompts(model.spec, model.store)

@@ -1,7 +1,7 @@
 """Qwen3-VL in vLLM: its own model class, and a picture as that class takes it.
 
 Example:
-    picture(pixels, spec, torch.float32)["pixel_values"].data   # [patches, 3 · 2 · p · p]
+    item(pixels, spec, torch.float32)["pixel_values"].data   # [patches, 3 · 2 · p · p]
 """
 
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,12 @@ def complete_config(config: Any, dtype: "torch.dtype") -> Any:
     return config
 
 
-def picture(pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
+def pixels_field(pixels: NDArray[np.uint8]) -> str:
+    """The field of `item` with the pixels."""
+    return PIXELS
+
+
+def item(pixels: NDArray[np.uint8], spec: ModelSpec, dtype: "torch.dtype") -> Any:
     """uint8 `[H, W, 3]` at final size → vLLM's `MultiModalKwargsItem`: flat patches, and the grid (1, rows, columns)."""
     import torch
     from transformers import BatchFeature
