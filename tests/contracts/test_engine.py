@@ -13,6 +13,7 @@ from omnirl.models import load_policy
 from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionSpan, WeightBucket
 from tests.omni import (
     MODELS,
+    PATTERNS,
     clip_prompts,
     make_engine,
     make_megatron,
@@ -76,7 +77,7 @@ def test_logprobs_are_those_of_the_trainer(make, omnis, pattern, temperature):
     assert_scored_alike(model, requests, completions, temperature)
 
 
-@pytest.mark.parametrize("pattern", MODELS)
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_clips_and_pictures_share_a_batch(make, omnis, pattern):
     model = omnis[pattern]
     prompts = clip_prompts(model.spec, model.store)
