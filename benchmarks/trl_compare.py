@@ -64,8 +64,8 @@ def omnirl_side(args):
     class Runner(RolloutRunner):
         """No stop ids: every completion has all its tokens."""
 
-        def sampling(self, name, *, greedy=False):
-            return replace(super().sampling(name, greedy=greedy), stop_ids=())
+        def sampling(self, name, **settings):
+            return replace(super().sampling(name, **settings), stop_ids=())
 
     folder = Path(args.folder)
     rows = []
