@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from omnirl.config.schema import ClipsConfig, DatasetConfig
-from omnirl.data import load_prompts
+from omnirl.data import Dataset, load_prompts
 from omnirl.data.clips import KINDS, PLACES, check_clips, make_clip, make_clips
 from omnirl.data.scene import COLORS
 from omnirl.data.source import ensure_dataset
@@ -164,3 +164,37 @@ def test_rows_with_bad_clips(tmp_path, content, listed, message):
     (tmp_path / "r.jsonl").write_text(json.dumps(ROW | listed | {"messages": [{"role": "user", "content": content}]}))
     with pytest.raises((DataError, MediaError, ValueError), match=message):
         load_prompts(tmp_path / "r.jsonl")
+
+
+def test_the_public_layout(tmp_path):
+    folder = make_clips(ClipsConfig(num_train=1, num_eval=12, frames=4), tmp_path / "d")
+    dataset = Dataset(DatasetConfig(name="vstat", path=str(folder), eval_share=0.5), tmp_path)
+    both = {p.id: p for split in ("train", "eval") for p in dataset.prompts(split)}
+    own = {p.id: p for p in load_prompts(folder / "eval.jsonl")}
+    assert both.keys() == own.keys()
+    for found, expected in ((both[name], own[name]) for name in own):
+        assert (found.messages, found.answer, found.meta) == (expected.messages, expected.answer, expected.meta)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "expected a list of questions"),
+        ("[1]", "row 0: expected an object"),
+        ('[{"video": "x.mp4", "question": "?", "answer": "1"}]', "row 0: no clip .*x.mp4"),
+        ('[{"question": "?", "answer": "1"}]', "row 0: .*video"),
+        ("[", "cannot be read"),
+    ],
+)
+def test_a_public_file_that_is_wrong(tmp_path, content, message):
+    (tmp_path / "vstat_qa_clean.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        Dataset(DatasetConfig(name="vstat", path=str(tmp_path)), tmp_path / "cache").prompts("train")
+
+
+def test_options_stand_below_the_question(tmp_path):
+    folder = make_clips(SMALL, tmp_path / "d")
+    rows = json.loads((folder / "vstat_qa_clean.json").read_text())
+    (folder / "vstat_qa_clean.json").write_text(json.dumps([row | {"options": ["one", "two"], "answer": "B"} for row in rows]))
+    dataset = Dataset(DatasetConfig(name="vstat", path=str(folder), eval_share=0.01), tmp_path)
+    assert dataset.prompts("train")[0].messages[0].parts[1].text.endswith("?\nA. one\nB. two")

@@ -287,7 +287,7 @@ def test_nemo_gym_tool_calls_are_refused(load, folder):
 # -- what is wrong with a folder --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(set(LAYOUTS) - {"jsonl", "nemo_gym"}))
+@pytest.mark.parametrize("name", sorted(set(LAYOUTS) - {"jsonl", "nemo_gym", "vstat"}))
 def test_a_split_that_is_not_there_names_those_that_are(load, folder, name):
     write(folder / "test-0.parquet", OWN)
     with pytest.raises(DataError, match=r"no split .*; there are: test"):

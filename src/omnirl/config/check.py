@@ -29,7 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.answer": ("tag", "boxed"),
     "env.match": ("equal", "contains", "ratio"),
     "env.on_reward_error": ("drop", "fail"),
-    "dataset.name": ("jsonl", "parquet", "hf", "nemo_gym", "clevr_cogent", "geometry3k", "mmpr_tiny", "refcoco"),
+    "dataset.name": ("jsonl", "parquet", "hf", "nemo_gym", "clevr_cogent", "geometry3k", "mmpr_tiny", "refcoco", "vstat"),
     "dataset.make": ("pictures", "clips"),
     "dataset.clips.kinds": ("count", "cups", "stack"),
     "dataset.clips.format": ("mp4", "frames"),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnirl.config.check import CHOICES
-from omnirl.config.schema import Config
+from omnirl.config.schema import ClipsConfig, Config, DatasetConfig
 from omnirl.data import Dataset
 from omnirl.errors import ConfigError, ParityError
 from omnirl.parity import GATES, Answer, PairReport, compare, mixed_prompts
@@ -33,6 +33,7 @@ from omnirl.types import (
     EncodedPrompt,
     GenerationRequest,
     MediaStore,
+    Prompt,
     SamplingParams,
     TrainingBatch,
     TrainingSample,
@@ -43,6 +44,8 @@ from .models import ensure_model
 from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 
 TRAINER = "trainer:torch"
+#: clips that parity looks at; few, and small enough for any context
+CLIPS = ClipsConfig(num_train=1, num_eval=6, frames=5)
 STAGES = ("loaded", "refitted")
 #: columns of the table where no terminal says how many there are
 _WIDTH = 140
@@ -107,7 +110,7 @@ class _Session:
         stack.callback(self._store.close)
         encoder = make_encoder(cfg, spec, self._store)
         dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
-        prompts = mixed_prompts(dataset.prompts("eval"), samples)
+        prompts = mixed_prompts(dataset.prompts("eval"), samples, _clips(cfg) if spec.video else ())
         self._prompts = [encoder.encode(prompt) for prompt in prompts]
         self._digests = sorted({ref.digest for prompt in self._prompts for ref in prompt.media})
         self._names = [f"{prompt.id} ({prompt.meta['kind']})" for prompt in prompts]
@@ -189,6 +192,12 @@ class _Session:
             return float(abs(scores[0][-1] - scores[1][-1]))
 
         return gap
+
+
+def _clips(cfg: Config) -> list[Prompt]:
+    """Rows with short clips of an odd number of frames, made by code."""
+    made = DatasetConfig(make="clips", clips=CLIPS)
+    return Dataset(made, Path(cfg.cache_dir).expanduser()).prompts("eval")
 
 
 def _hash(planes: NDArray[np.float32]) -> str:

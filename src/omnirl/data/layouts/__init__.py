@@ -7,7 +7,7 @@ Example:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from . import gym, plain, public
+from . import gym, plain, public, vstat
 from .request import Request, Rows
 
 
@@ -30,6 +30,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "geometry3k": Layout(public.geometry3k, "train", "validation"),
     "mmpr_tiny": Layout(public.mmpr_tiny, "mmpr_tiny", None),
     "refcoco": Layout(public.refcoco, "train", "validation"),
+    "vstat": Layout(vstat.vstat, "vstat_qa_clean", None),
 }
 
 __all__ = ["LAYOUTS", "Layout", "Request", "Rows"]
