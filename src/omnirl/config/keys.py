@@ -76,7 +76,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if close := get_close_matches(name, known, n=1, cutoff=0.85):
         return close[0]
     section, _, leaf = name.rpartition(".")
-    siblings = {key.rpartition(".")[2]: key for key in known if section and key.rpartition(".")[0] == section}
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
     if close := get_close_matches(leaf, siblings, n=1, cutoff=0.7):
         return siblings[close[0]]
     leaves: dict[str, str] = {}

@@ -212,9 +212,7 @@ class PromptConfig:
     system: str | None = None  #: system message put before each prompt
     suffix: str = ""  #: text put after the user's last part
     template: str | None = None  #: chat-template file; null takes the checkpoint's
-    template_kwargs: Any = (
-        None  #: variables for the template, e.g. {enable_thinking: false}; the same for all rows and requests
-    )
+    template_kwargs: Any = None  #: variables for the template, e.g. {enable_thinking: false}; for all rows and requests
     over_length: str = "error"  #: a row over `backend.max_model_len`: error; drop leaves it out; mask trains nothing on it
 
 
