@@ -135,7 +135,10 @@ def test_a_terminal_shows_text(generate, rows, monkeypatch):
         (["--input", "lost.jsonl"], "lost.png (prompt 'r1'): no such file"),
         (["--input", "noid.jsonl"], "noid.jsonl, line 1: `id` is missing"),
         (["--prompt", "hi " * 300], "`backend.max_model_len`"),
-        (["--prompt", "hi", "--image", "red.png", "backend.max_model_len=20"], "after expansion (4 of them pictures)"),
+        (
+            ["--prompt", "hi", "--image", "red.png", "backend.max_model_len=20"],
+            "after expansion (4 of them pictures and clips)",
+        ),
         (["--prompt", "hi", "trainer.max_step=1"], "Did you mean 'trainer.max_steps'?"),
         (["--prompt", "hi", "model.path=none"], "model.path: 'none' is not a directory"),
         (["--prompt", "hi", "--out", "old.jsonl"], "old.jsonl exists already: choose another file"),

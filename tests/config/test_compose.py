@@ -1,3 +1,4 @@
+import logging
 import os
 from pathlib import Path
 
@@ -193,6 +194,12 @@ def test_a_folder_with_more_options(here, capsys):
     assert task.calls[0][0].model.tiny.hidden_size == 64
     assert run(task, [COUNT, "model=mine", "--config-dir", "conf", "--cfg", "job"], "train") == 0
     assert "hidden_size: 64" in capsys.readouterr().out
+
+
+def test_info_leaves_logging_as_it_was(here, capsys):
+    before = list(logging.root.handlers), logging.root.level
+    assert run(lambda cfg, folder: 1, ["recipe=tiny_omni_count", "--info", "defaults"], "train") == 0
+    assert (list(logging.root.handlers), logging.root.level) == before
 
 
 def test_cfg_resolve_and_info(here, capsys):

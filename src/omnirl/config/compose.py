@@ -8,6 +8,7 @@ Example:
     run(task, ["recipe=tiny_omni_count"], "train")  ->  exit code of `task(config, Path("runs/tiny_omni_count/..."))`
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -202,6 +203,7 @@ def _show(args: command_line.Arguments, recipe: Recipe) -> int:
     argv += [f"--config-dir={d}" for d in args.conf]
     app = hydra.main(version_base="1.3", config_path=str(locate("conf")), config_name="config")(lambda cfg: None)
     before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    handlers, level = list(logging.root.handlers), logging.root.level
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"  # Hydra raises instead of printing a trace and leaving with 1
     try:
         app()
@@ -209,6 +211,8 @@ def _show(args: command_line.Arguments, recipe: Recipe) -> int:
         raise explain(error, recipe) from error
     finally:
         sys.argv = before
+        logging.root.handlers[:] = handlers  # `--info` makes Hydra print every library's debug messages from here on
+        logging.root.setLevel(level)
         os.environ.pop("HYDRA_FULL_ERROR")
         os.environ.update({"HYDRA_FULL_ERROR": full_error} if full_error is not None else {})
     return 0
