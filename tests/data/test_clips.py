@@ -83,8 +83,9 @@ def test_rows_and_files(tmp_path):
     video = load_video(Path(folder, part.path), VideoJob(resolve(), FrameRule(16, 2, 16)), name="clip")
     assert video.sampling.timestamps_ms == (0, 500, 1000, 1500, 2000, 2500)
     public = json.loads((folder / "vstat_qa_clean.json").read_text())
-    assert [set(row) for row in public] == [{"id", "video", "question", "answer", "category"}] * 3
-    assert all((folder / "videos" / row["video"]).exists() for row in public)
+    questions = [row for rows in public["data"].values() for row in rows]
+    assert [set(row) for row in questions] == [{"id", "video_path", "question", "answer"}] * 3
+    assert all((folder / row["video_path"]).exists() for row in questions)
 
 
 def test_both_formats_show_the_same(tmp_path):
@@ -179,10 +180,16 @@ def test_the_public_layout(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "expected a list of questions"),
-        ("[1]", "row 0: expected an object"),
-        ('[{"video": "x.mp4", "question": "?", "answer": "1"}]', "row 0: no clip .*x.mp4"),
-        ('[{"question": "?", "answer": "1"}]', "row 0: .*video"),
+        ("[]", "expected .*category"),
+        ('{"data": {"cups": 3}}', "expected .*category"),
+        ('{"data": {"cups": [1]}}', "cups 0: expected an object"),
+        ('{"cups": [{"video_path": "videos/x.mp4", "question": "?", "answer": "1"}]}', "cups 0: no clip .*x.mp4"),
+        ('{"cups": [{"question": "?", "answer": "1"}]}', "cups 0: .*video_path"),
+        (
+            '{"cups": [{"video_path": "", "question": "?", "answer": "x", "choices": ["x"], "answer_index": null}]}',
+            "is no letter, and",
+        ),
+        ('{"cups": [{"question": "?", "answer": "A", "choices": "x"}]}', "`choices` must be a list"),
         ("[", "cannot be read"),
     ],
 )
@@ -192,9 +199,20 @@ def test_a_public_file_that_is_wrong(tmp_path, content, message):
         Dataset(DatasetConfig(name="vstat", path=str(tmp_path)), tmp_path / "cache").prompts("train")
 
 
-def test_options_stand_below_the_question(tmp_path):
+@pytest.mark.parametrize(
+    ("question", "more", "text", "answer"),
+    [
+        ("Which?", {"choices": ["one", "two"], "answer": "B"}, "Which?\nA. one\nB. two", "B"),
+        ("Which?", {"choices": ["one", "two"], "answer": "two", "answer_index": 1}, "Which?\nA. one\nB. two", "B"),
+        ("one or two?", {"choices": ["one", "two"], "answer": "b"}, "one or two?", "B"),
+        ("How many?", {"answer": 3, "choices": None}, "How many?", "3"),
+    ],
+)
+def test_choices_stand_below_a_question_that_lacks_them(tmp_path, question, more, text, answer):
     folder = make_clips(SMALL, tmp_path / "d")
-    rows = json.loads((folder / "vstat_qa_clean.json").read_text())
-    (folder / "vstat_qa_clean.json").write_text(json.dumps([row | {"options": ["one", "two"], "answer": "B"} for row in rows]))
-    dataset = Dataset(DatasetConfig(name="vstat", path=str(folder), eval_share=0.01), tmp_path)
-    assert dataset.prompts("train")[0].messages[0].parts[1].text.endswith("?\nA. one\nB. two")
+    file = folder / "vstat_qa_clean.json"
+    rows = json.loads(file.read_text())["data"]
+    file.write_text(json.dumps({"data": {"cups": [rows["cups"][0] | {"question": question} | more]}}))
+    dataset = Dataset(DatasetConfig(name="vstat", path=str(folder), eval_share=1e-9), tmp_path)
+    (prompt,) = dataset.prompts("train")
+    assert (prompt.messages[0].parts[1].text, prompt.answer, prompt.meta["kind"]) == (text, answer, "cups")

@@ -31,7 +31,7 @@ from .scene import COLORS, Thing, draw
 KINDS = ("count", "cups", "stack")
 PLACES = ("left", "middle", "right")
 GENERATOR = "omnirl clips"
-VERSION = 1  # of the generator; part of the hash
+VERSION = 2  # of the generator; part of the hash
 QUESTIONS = "vstat_qa_clean.json"
 _QUESTION = {
     "count": "How many circles are there?",
@@ -146,8 +146,8 @@ def _write(cfg: ClipsConfig, folder: Path) -> None:
             for row in _rows(cfg, split, count, folder):
                 rows.write(json.dumps(row) + "\n")
                 if split == "eval":
-                    public.append(_public(row))
-    (folder / QUESTIONS).write_text(json.dumps(public, indent=1) + "\n", encoding="utf-8")
+                    public.append(row)
+    (folder / QUESTIONS).write_text(json.dumps(_public(public), indent=1) + "\n", encoding="utf-8")
     describe(folder, GENERATOR, VERSION, asdict(cfg))
 
 
@@ -166,15 +166,14 @@ def _rows(cfg: ClipsConfig, split: str, count: int, folder: Path) -> Iterator[di
         }
 
 
-def _public(row: dict[str, Any]) -> dict[str, str]:
-    video, question = row["messages"][0]["content"]
-    return {
-        "id": row["id"],
-        "video": Path(video["video"]).name,
-        "question": question["text"],
-        "answer": row["answer"],
-        "category": row["kind"],
-    }
+def _public(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same rows as VSTAT publishes its own."""
+    data: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        video, question = row["messages"][0]["content"]
+        entry = {"id": row["id"], "video_path": video["video"], "question": question["text"], "answer": row["answer"]}
+        data.setdefault(row["kind"], []).append(entry)
+    return {"data": data}
 
 
 def write_clip(path: Path, frames: NDArray[np.uint8], cfg: ClipsConfig) -> None:

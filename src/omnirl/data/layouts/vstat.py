@@ -1,10 +1,14 @@
 """VSTAT in the layout in which it is published: `vstat_qa_clean.json` beside `videos/`.
 
+The file holds `{"data": {category: [question, …]}}`; a question has `video_path` (`videos/synthetic/…/17.mp4`), `question`, `answer`,
+and, where letters answer it, `choices` and `answer_index`.
+
 Example:
-    dataset.name=vstat dataset.path=VSTAT     # {"video": "17.mp4", "question": "…", "answer": "3"} → a clip and its question
+    dataset.name=vstat dataset.path=VSTAT
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +16,66 @@ from omnirl.errors import DataError
 
 from .request import Request, Rows, field, user
 
-_LETTERS = "ABCDEFGHIJ"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def vstat(request: Request) -> Rows:
-    """Each question with its clip, by name or path under `videos/`; `options` (a list) are put below the question by letters.
-    Raises `DataError` for a file that is not a list of objects, a row without its fields, or a clip that is not there."""
+    """Each question with its clip; its category is the row's `kind`. Choices that the question does not spell out stand below it,
+    by letters, and the answer is a letter. Raises `DataError` for another structure, a row without its fields, or a missing
+    clip."""
     file = request.folder / f"{request.split}.json"
-    for number, row in enumerate(_read(file)):
-        where = f"{file}, row {number}"
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected an object with `video`, `question` and `answer`, found {type(row).__name__}")
-        text = field(row, "question", where)
-        if options := row.get("options"):
-            if not isinstance(options, list) or len(options) > len(_LETTERS):
-                raise DataError(f"{where}: `options` must be a list of at most {len(_LETTERS)}, found {options!r:.40}")
-            text += "".join(f"\n{letter}. {option}" for letter, option in zip(_LETTERS, options, strict=False))
-        video = {"type": "video", "video": _clip(request.folder, field(row, "video", where), where)}
-        answer = str(row.get("answer", "")).strip()
-        more = {"kind": str(row["category"])} if row.get("category") else {}
-        content = [video, {"type": "text", "text": text}]
-        identity = str(row.get("id", f"{request.split}-{number}"))
-        target = f"<answer>{answer}</answer>"
-        yield where, {"id": identity, "messages": user(content), "answer": answer, "target": target, **more}
+    for where, category, number, row in _questions(file):
+        text, choices = field(row, "question", where), row.get("choices") or []
+        if not isinstance(choices, list) or len(choices) > len(_LETTERS):
+            raise DataError(f"{where}: `choices` must be a list of at most {len(_LETTERS)}, found {choices!r:.40}")
+        if any(str(choice) not in text for choice in choices):
+            text += "".join(f"\n{letter}. {choice}" for letter, choice in zip(_LETTERS, choices, strict=False))
+        answer = _answer(row, choices, where)
+        video = {"type": "video", "video": _clip(request.folder, field(row, "video_path", where), where)}
+        yield (
+            where,
+            {
+                "id": str(row.get("id", f"{category}-{number}")),
+                "messages": user([video, {"type": "text", "text": text}]),
+                "answer": answer,
+                "target": f"<answer>{answer}</answer>",
+                "kind": category,
+            },
+        )
 
 
-def _read(file: Path) -> list[Any]:
+def _questions(file: Path) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+    """(where, category, number in it, question)."""
     try:
-        rows = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         there = ", ".join(sorted(other.stem for other in file.parent.glob("*.json"))) or "none"
         raise DataError(f"{file}: no such file; it lies beside `videos/` (JSON files there: {there})") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: cannot be read ({error})") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{file}: expected a list of questions, found {type(rows).__name__}")
-    return rows
+    data = content.get("data", content) if isinstance(content, dict) else content
+    if not isinstance(data, dict) or not all(isinstance(rows, list) for rows in data.values()):
+        raise DataError(f'{file}: expected {{"data": {{category: [question, …]}}}}, found {type(content).__name__}')
+    for category, rows in data.items():
+        for number, row in enumerate(rows):
+            where = f"{file}, {category} {number}"
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: expected an object with `video_path` and `question`, found {type(row).__name__}")
+            yield where, category, number, row
+
+
+def _answer(row: dict[str, Any], choices: list[Any], where: str) -> str:
+    """The answer as text; with choices, its letter."""
+    answer = str(field(row, "answer", where, (str, int, float))).strip()
+    index = row.get("answer_index")
+    if not choices or (len(answer) == 1 and answer.upper() in _LETTERS):
+        return answer.upper() if choices else answer
+    if isinstance(index, int) and 0 <= index < len(choices):
+        return _LETTERS[index]
+    raise DataError(f"{where}: the answer {answer!r:.40} is no letter, and `answer_index` {index!r} is none of its choices")
 
 
 def _clip(folder: Path, name: str, where: str) -> str:
-    for candidate in (Path("videos", name), Path(name)):
-        if not candidate.is_absolute() and (folder / candidate).exists():
-            return str(candidate)
-    raise DataError(f"{where}: no clip {folder / 'videos' / name}; unpack the clips there")
+    if Path(name).is_absolute() or not (folder / name).exists():
+        raise DataError(f"{where}: no clip {folder / name}; download and unpack the clips there")
+    return name
