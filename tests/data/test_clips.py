@@ -186,7 +186,7 @@ def test_the_public_layout(tmp_path):
         ('{"cups": [{"video_path": "videos/x.mp4", "question": "?", "answer": "1"}]}', "cups 0: no clip .*x.mp4"),
         ('{"cups": [{"question": "?", "answer": "1"}]}', "cups 0: .*video_path"),
         (
-            '{"cups": [{"video_path": "", "question": "?", "answer": "x", "choices": ["x"], "answer_index": null}]}',
+            '{"cups": [{"video_path": ".", "question": "?", "answer": "x", "choices": ["x"], "answer_index": null}]}',
             "is no letter, and",
         ),
         ('{"cups": [{"question": "?", "answer": "A", "choices": "x"}]}', "`choices` must be a list"),

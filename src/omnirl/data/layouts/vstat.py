@@ -1,7 +1,7 @@
 """VSTAT in the layout in which it is published: `vstat_qa_clean.json` beside `videos/`.
 
-The file holds `{"data": {category: [question, …]}}`; a question has `video_path` (`videos/synthetic/…/17.mp4`), `question`, `answer`,
-and, where letters answer it, `choices` and `answer_index`.
+The file holds `{"data": {category: [question, …]}}`; a question has `video_path` (`videos/synthetic/…/17.mp4`), `question`,
+`answer`, and, where letters answer it, `choices` and `answer_index`.
 
 Example:
     dataset.name=vstat dataset.path=VSTAT
@@ -20,9 +20,9 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def vstat(request: Request) -> Rows:
-    """Each question with its clip; its category is the row's `kind`. Choices that the question does not spell out stand below it,
-    by letters, and the answer is a letter. Raises `DataError` for another structure, a row without its fields, or a missing
-    clip."""
+    """Each question with its clip; its category is the row's `kind`. Choices that the question does not spell out stand below
+    it, by letters, and the answer is a letter. Raises `DataError` for another structure, a row without its fields, or a
+    missing clip."""
     file = request.folder / f"{request.split}.json"
     for where, category, number, row in _questions(file):
         text, choices = field(row, "question", where), row.get("choices") or []
