@@ -187,7 +187,7 @@ def test_the_public_layout(tmp_path):
         ('{"cups": [{"question": "?", "answer": "1"}]}', "cups 0: .*video_path"),
         (
             '{"cups": [{"video_path": ".", "question": "?", "answer": "x", "choices": ["x"], "answer_index": null}]}',
-            "is no letter, and",
+            "is no letter of its choices",
         ),
         ('{"cups": [{"question": "?", "answer": "A", "choices": "x"}]}', "`choices` must be a list"),
         ("[", "cannot be read"),

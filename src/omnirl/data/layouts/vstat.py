@@ -68,11 +68,15 @@ def _answer(row: dict[str, Any], choices: list[Any], where: str) -> str:
     """The answer as text; with choices, its letter."""
     answer = str(field(row, "answer", where, (str, int, float))).strip()
     index = row.get("answer_index")
-    if not choices or (len(answer) == 1 and answer.upper() in _LETTERS):
-        return answer.upper() if choices else answer
+    if not choices:
+        return answer
+    if len(answer) == 1 and answer.upper() in _LETTERS[: len(choices)]:
+        return answer.upper()
     if isinstance(index, int) and 0 <= index < len(choices):
         return _LETTERS[index]
-    raise DataError(f"{where}: the answer {answer!r:.40} is no letter, and `answer_index` {index!r} is none of its choices")
+    raise DataError(
+        f"{where}: the answer {answer!r:.40} is no letter of its choices, nor is `answer_index` {index!r} one of them"
+    )
 
 
 def _clip(folder: Path, name: str, where: str) -> str:
