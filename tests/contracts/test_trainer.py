@@ -94,7 +94,9 @@ def test_microbatches_add_up(make, omnis, pattern, reduction):
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
     scores = zip(whole.logprobs(batch), split.logprobs(batch), strict=True)
-    assert all(np.allclose(a, b, rtol=0, atol=2e-5) for a, b in scores)
+    assert all(np.allclose(a, b, rtol=0, atol=5e-5) for a, b in scores), (
+        "AdamW's first step divides tiny gradients by themselves"
+    )
 
 
 def test_order_and_padding_do_not_matter(make, omni, batch):

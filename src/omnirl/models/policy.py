@@ -33,6 +33,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from omnirl.errors import ModelError, PlaceholderMismatch
 from omnirl.types import EncodedPrompt, MediaRef, ModelSpec
 
+from .branches import Branches
 from .segments import Segments
 from .weights import View, load_views, read_views
 
@@ -112,9 +113,11 @@ class Decoding:
 
 
 class Policy(ABC):
-    """A loaded model with its spec. `model` is the transformers module; `frozen`: parts of parameter names never trained."""
+    """A loaded model with its spec. `model` is the transformers module; `frozen`: parts of parameter names never trained.
+    `branching`: it has `forward_branches`."""
 
     frozen: ClassVar[tuple[str, ...]] = ()
+    branching: ClassVar[bool] = False
 
     def __init__(self, model: Any, spec: ModelSpec) -> None:
         self.model = model  # transformers' class; its submodules are not typed
@@ -155,6 +158,10 @@ class Policy(ABC):
     def forward(self, ids: Tensor, placements: Sequence[Placement], segments: Segments | None = None) -> Tensor:
         """Right-padded ids int64 `[B, T]`, or a packed row `[1, T]` with its `segments` → final hidden states `[B, T,
         hidden]`."""
+
+    def forward_branches(self, ids: Tensor, placements: Sequence[Placement], branches: Branches) -> Tensor:
+        """The same for rows that hold a prompt once and its responses behind it, where `branching`."""
+        raise NotImplementedError(f"{self.spec.family} has no rows with several responses")
 
     @abstractmethod
     def start(self, ids: Tensor, mask: Tensor, placements: Sequence[Placement]) -> Decoding:

@@ -31,7 +31,7 @@ from omnirl.models.policy import Policy, place
 from omnirl.models.shared import share
 from omnirl.types import MediaStore, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
 
-from .collate import Collated, collate, pad
+from .collate import Collated, collate, collate_branches, pad
 from .diagnose import diagnose
 from .lora import add_adapters, dropping, merge
 from .ranks import Ranks
@@ -241,8 +241,10 @@ class TorchTrainer:
         return [row for _, row in sorted(gathered, key=lambda pair: pair[0])] if self._ranks.first else []
 
     def _collate(self, samples: Sequence[TrainingSample]) -> Collated:
-        packed = self._settings.packing.enabled
-        return collate(samples, self._policy.spec.pad_id, self._policy.device, packed=packed)
+        packed, pad_id, device = self._settings.packing.enabled, self._policy.spec.pad_id, self._policy.device
+        if self._policy.branching and not packed and (branched := collate_branches(samples, pad_id, device)):
+            return branched
+        return collate(samples, pad_id, device, packed=packed)
 
     def _logprobs(self, samples: Sequence[TrainingSample], batch: Collated) -> Tensor:
         """float32 `[B, R]` of the response tokens; every picture of the batch is encoded once."""
@@ -252,10 +254,14 @@ class TorchTrainer:
         policy = self._policy
         digests = list(dict.fromkeys(ref.digest for sample in samples for ref in sample.prompt.media))
         features = dict(zip(digests, policy.encode([self._store.get(digest) for digest in digests]), strict=True))
-        starts = zip(samples, batch.starts, strict=True)
-        placements = [p for sample, (row, column) in starts for p in place(sample.prompt, row, column, features)]
-        hidden = policy.forward(batch.ids, placements, batch.segments)[batch.rows, batch.columns]
-        flat = token_logprobs(policy.logits(hidden), batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
+        starts = zip(batch.prompts, batch.starts, strict=True)
+        placements = [p for prompt, (row, column) in starts for p in place(prompt, row, column, features)]
+        if batch.branches is None:
+            hidden = policy.forward(batch.ids, placements, batch.segments)
+        else:
+            hidden = policy.forward_branches(batch.ids, placements, batch.branches)
+        logits = policy.logits(hidden[batch.rows, batch.columns])
+        flat = token_logprobs(logits, batch.targets, temperature=self._temperature, banned=policy.spec.media_ids)
         if self._ranks.sharded and torch.is_grad_enabled():
             flat = flat + _touch(self._parameters())
         return flat

@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicCache
 
 from omnirl.errors import ModelError
 
+from ..branches import Branches
 from ..policy import Decoding, Placement, Policy, flat_index
 from ..segments import Segments
 from ..weights import View, shapes
@@ -44,6 +45,8 @@ class _Embedded:
 
 class QwenPolicy(Policy):
     """Qwen3-VL behind the seam."""
+
+    branching = True
 
     def pixel_values(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
         """`[n, patches, 3 · 2 · p · p]`."""
@@ -69,6 +72,11 @@ class QwenPolicy(Policy):
         positions = apart.flatten(1)[:, segments.places].unsqueeze(1)
         same = segments.numbers[0, :, None] == segments.numbers[0]
         return self._hidden(self._embed(ids, placements, positions), None, same.tril()[None, None])
+
+    def forward_branches(self, ids: Tensor, placements: Sequence[Placement], branches: Branches) -> Tensor:
+        alone = self._positions(ids, placements, [0] * len(ids))
+        positions = alone.gather(-1, branches.columns.expand(3, -1, -1))
+        return self._hidden(self._embed(ids, placements, positions), None, branches.mask())
 
     def start(self, ids: Tensor, mask: Tensor, placements: Sequence[Placement]) -> Decoding:
         cache = DynamicCache(config=self.model.config.text_config)
