@@ -155,6 +155,12 @@ class TestWholeRun:
         assert [p.name for p in (whole / "samples").iterdir()] == ["step_000002.jsonl"]
         assert len(list((whole / "tensorboard").iterdir())) == 1
 
+    def test_records_how_pixels_were_made(self, whole):
+        pixels = json.loads((whole / "run.json").read_text())["pixels"]
+        assert (pixels["resize"], pixels["processor"]) == ("Pillow bicubic", None)
+        assert pixels["size_rule"].items() >= {"name": "GridRule", "patch_size": 16, "merge": 2}.items()
+        assert len(pixels["mean"]) == len(pixels["std"]) == 3
+
     def test_logs_every_step(self, whole):
         assert [row["step"] for row in rows(whole / "metrics.jsonl")] == [0, 1, 2, 3]
         assert [row["step"] for row in rows(whole / "warmup.jsonl")] == [1, 2]

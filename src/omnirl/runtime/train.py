@@ -30,7 +30,7 @@ from .identity import Identity, check_identity, contents
 from .models import ensure_model
 from .parts import Parts, RunState
 from .run_folder import RunFolder
-from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
+from .session import engine_group, make_encoder, media_store, model_spec, pixel_record, trainer_group
 from .trackers import check_trackers, make_trackers
 
 _TRIED = 8
@@ -87,6 +87,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
             "model": str(model.resolve()),
             "dataset": str(dataset.folder.resolve()),
             "hashes": dict(identity.contents),
+            "pixels": pixel_record(spec),
             "from_checkpoint": None if checkpoint is None else checkpoint.folder.name,
         }
         RunFolder.create(run.path, cfg, resume=continued, restart=checkpoint is None, facts=facts)
