@@ -334,7 +334,7 @@ class TestUpdate:
         engine.update_weights(bucket)
         engine.finish_update(5)
         assert engine.version == 5
-        fresh = make(SimpleNamespace(path=tmp_path / "scaled", store=model.store))
+        fresh = make(SimpleNamespace(path=tmp_path / "scaled", store=model.store, spec=model.spec))
         for found, expected in zip(generate(engine, requests), generate(fresh, requests), strict=True):
             assert found.ids.tolist() == expected.ids.tolist()
             np.testing.assert_allclose(found.logprobs, expected.logprobs, rtol=0, atol=1e-6)

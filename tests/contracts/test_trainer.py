@@ -215,10 +215,8 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(make, omni, batch, p
     trainer.train_step(batch, LR)
     before = weights(trainer)
     bad = sample(omni.prompts[0], [omni.spec.image_id, 11], advantage=1.0)  # a banned id that the loss does not mask
-    with pytest.raises(
-        TrainingDiverged,
-        match=r"not finite\. Weights were left as they are\. .*log-probs of the response are not finite .*'one'",
-    ):
+    found = r"log-probs of the response are not finite .*'one'" if make.ranks == 1 else r"resume with cluster\.trainer_ranks=1"
+    with pytest.raises(TrainingDiverged, match=rf"not finite\. Weights were left as they are\. .*{found}"):
         getattr(trainer, phase)(TrainingBatch.of([bad, *batch.samples]), LR)
     assert not changed(before, weights(trainer))
     assert math.isfinite(trainer.train_step(batch, LR)["train/loss"])

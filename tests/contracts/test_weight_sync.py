@@ -46,6 +46,8 @@ def groups(request):
     started = []
 
     def make(model):
+        if request.param == "megatron" and model.spec.family != "nemotron_omni":
+            pytest.skip("Megatron-core has no model of this family; config/check.py refuses it")
         started.extend(start(model, model.store, engine=request.param))
         return started
 

@@ -30,8 +30,8 @@ class Pool:
     def start(self, name, path, store, settings):
         self.trainers[name] = make_trainer(path, store, **settings, **self.place)
 
-    def run(self, name, method, *args):
-        return getattr(self.trainers[name], method)(*args)
+    def run(self, name, method, *args, **kwargs):
+        return getattr(self.trainers[name], method)(*args, **kwargs)
 
     def use_sgd(self, name, lr):
         trainer = self.trainers[name]
@@ -56,8 +56,8 @@ class Remote:
         self.group, self.name = group, f"trainer {Remote.count}"
         self.call("start", path, Pictures(store._pixels), settings)
 
-    def call(self, method, *args):
-        return self.group.call(method, self.name, *args, deadline=Deadline.after(5 * MINUTE))[0]
+    def call(self, method, *args, **kwargs):
+        return self.group.call(method, self.name, *args, deadline=Deadline.after(5 * MINUTE), **kwargs)[0]
 
     def weights(self):
         from omnirl.types import WeightBucket
@@ -74,7 +74,7 @@ class Remote:
     def __getattr__(self, method):
         if method not in COMMANDS:
             raise AttributeError(method)
-        return lambda *args: self.call("run", method, *args)
+        return lambda *args, **kwargs: self.call("run", method, *args, **kwargs)
 
 
 def start_pool(size):

@@ -130,7 +130,7 @@ def test_nothing_is_found_in_the_samples_alone(batch):
 
 
 def test_without_a_forward_pass_weights_and_inputs_are_looked_at(batch):
-    assert diagnose(nn.Linear(2, 1), batch.samples, None).where == "unknown"
+    assert diagnose(nn.Linear(2, 1), batch.samples, None).where == "ranks"
     broken = replace(batch.samples[0], advantage=float("nan"))
     assert diagnose(nn.Linear(2, 1), [broken], None).tensor == "advantage"
 

@@ -49,7 +49,8 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`where`: weights, inputs, forward, logprobs, loss, backward, or unknown when each sample alone is finite. `tensor`: the
+    """`where`: weights, inputs, forward, logprobs, loss, backward, unknown when each sample alone is finite,
+    or ranks when samples were not computed again. `tensor`: the
     first that is not finite. `prompt_id`, `response_length`, `pictures` (digest, height, width): of the sample. `inputs`: of
     its loss."""
 
@@ -81,6 +82,7 @@ _FOUND = {
     "loss": "The loss is not finite although the log-probs are",
     "backward": "The gradient of {} is not finite although the loss is",
     "unknown": "Each sample alone is finite; their sum is not",
+    "ranks": "Weights and inputs are finite; what several ranks computed is not looked at again",
 }
 _REMEDIES = {
     "weights": "The model was broken before this step: check model.path, or go back to an older checkpoint",
@@ -90,6 +92,7 @@ _REMEDIES = {
     "loss": "Log-probs are far apart: lower trainer.lr, or look at that sample",
     "backward": "Lower trainer.lr, or with bfloat16 try model.dtype=float32",
     "unknown": "Lower trainer.lr",
+    "ranks": "Lower trainer.lr; to find the sample, resume with cluster.trainer_ranks=1",
 }
 
 
@@ -102,7 +105,8 @@ def diagnose(model: nn.Module, samples: Sequence[TrainingSample], forward: Forwa
         if not _finite(parameter):
             return Diagnosis("weights", name, Numbers.of(parameter))
     try:
-        return next((found for sample in samples if (found := _of_sample(model, sample, forward))), Diagnosis("unknown", ""))
+        otherwise = Diagnosis("unknown" if forward else "ranks", "")
+        return next((found for sample in samples if (found := _of_sample(model, sample, forward))), otherwise)
     finally:
         model.zero_grad(set_to_none=True)
 
