@@ -90,3 +90,14 @@ def test_row_mean_of_an_empty_row_is_zero():
 def test_unknown_kind_names_key_and_choices():
     with pytest.raises(ConfigError, match=r"^algo\.loss\.kind='grpo' is not known; allowed: ppo, gspo, cispo, reinforce$"):
         objective([1.0], [1.0], kind="grpo")
+
+
+@pytest.mark.parametrize(
+    ("kind", "ratios"),
+    [("ppo", [2.0, 4.0]), ("gspo", [math.sqrt(8), math.sqrt(8)]), ("cispo", [2.0, 4.0]), ("reinforce", [2.0, 4.0])],
+)
+def test_the_ratio_is_of_the_current_policy_over_the_old_one(kind, ratios):
+    current, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.125]]).log()
+    ones = torch.ones(1, 2)
+    result = surrogate(current, old, ones, ones, LossConfig(kind=kind, clip_min=0.5, clip_max=2.0))
+    torch.testing.assert_close(result.ratio, torch.tensor([ratios]))
