@@ -68,7 +68,7 @@ def test_another_family(tmp_path, model_type):
     [
         (lambda d: (d / "tokenizer.json").unlink(), "the checkpoint directory needs its tokenizer"),
         (lambda d: (d / "tokenizer.json").write_text("{}"), r"tokenizer\.json: not a tokenizer"),
-        (lambda d: (d / "processor_config.json").unlink(), "neither processor_config.json nor preprocessor_config.json"),
+        (lambda d: (d / "processor_config.json").unlink(), "neither `image_processor` in processor_config.json nor preproc"),
         (lambda d: (d / "processor_config.json").write_text("[]"), "expected a JSON object, found list"),
         (lambda d: (d / "processor_config.json").write_bytes(b"\xff"), r"processor_config\.json: cannot be read"),
         (lambda d: edit(d / "config.json", lambda c: c.pop("text_config")), "no value for 'text_config'"),

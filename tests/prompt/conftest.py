@@ -32,6 +32,7 @@ def spec(checkpoint) -> ModelSpec:
         image_id=18, image_start_id=21, image_end_id=22, media_ids=(18, 20, 21, 22, 23, 24, 25), media_markers=MEDIA,
         rule=GridRule(16, 2, 16, 256), mean=MEAN, std=STD,
         video=VideoSpec("<video>", FrameRule(16, 2, 16)),
+        processor="NemotronH_Omni_Reasoning_V3ImageProcessor (processor_config.json)",
     )  # fmt: skip
 
 

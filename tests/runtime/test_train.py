@@ -158,6 +158,7 @@ class TestWholeRun:
     def test_records_how_pixels_were_made(self, whole):
         pixels = json.loads((whole / "run.json").read_text())["pixels"]
         assert (pixels["resize"], pixels["processor"]) == ("Pillow bicubic", None)
+        assert pixels["checkpoint_processor"] == "NemotronH_Omni_Reasoning_V3ImageProcessor (processor_config.json)"
         assert pixels["size_rule"].items() >= {"name": "GridRule", "patch_size": 16, "merge": 2}.items()
         assert len(pixels["mean"]) == len(pixels["std"]) == 3
 

@@ -58,8 +58,8 @@ def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
 
 
 def pixel_record(spec: ModelSpec) -> dict[str, Any]:
-    """How this run makes pixels, for `run.json`. No processor of a checkpoint takes part, fast or slow: engines and trainer are
-    handed the pixels that omnirl made."""
+    """How this run makes pixels, for `run.json`. `processor`: which of transformers' image processors runs: none, whatever
+    `checkpoint_processor`, whose place our pixels take, and its `use_fast` say."""
     video = spec.video
     return {
         "decoder": f"Pillow {PIL.__version__}",
@@ -69,6 +69,7 @@ def pixel_record(spec: ModelSpec) -> dict[str, Any]:
         "mean": list(spec.mean),
         "std": list(spec.std),
         "processor": None,
+        "checkpoint_processor": spec.processor,
     }
 
 

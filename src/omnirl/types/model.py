@@ -44,6 +44,7 @@ class ModelSpec:
     std: tuple[float, float, float]
     template_wraps: bool = False
     video: VideoSpec | None = None
+    processor: str = ""
 
     @property
     def patch_size(self) -> int:

@@ -1,41 +1,30 @@
 """A checkpoint's JSON files → `ModelSpec`, without torch or transformers."""
 
 from pathlib import Path
-from typing import Any
 
-from omnirl.errors import ModelError
+from omnirl.errors import ConfigError, ModelError
 from omnirl.media import PixelRule
 from omnirl.types import ModelSpec
 
 from ..files import first, read_json, read_tokenizer
+from ..processor import Processor, Style, image_processor
 from .tokenizer import END, IMAGE, MEDIA, START
 
-#: image processors whose size rule and patch layout `PixelRule` and `patches` are
-PROCESSORS = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
 TEMPORAL = 2  #: a picture stands for that many equal frames
-#: what a processor file may say; a value that omnirl would not follow is refused
-FIXED: dict[str, tuple[Any, ...]] = {
-    "do_resize": (True, None),
-    "do_rescale": (True, None),
-    "do_normalize": (True, None),
-    "do_convert_rgb": (True, None),
-    "do_center_crop": (False, None),
-    "do_pad": (False, None),
-    "default_to_square": (False, None),
-    "temporal_patch_size": (TEMPORAL, None),
-    "resample": (3, None),
-    "crop_size": (None,),
-    "pad_size": (None,),
-}
-_READ = {"size", "min_pixels", "max_pixels", "patch_size", "merge_size", "image_mean", "image_std", "rescale_factor"}
-_NAMES = {"image_processor_type", "processor_class", "data_format", "input_data_format", "device", "return_tensors"}
-_NAMES |= {"disable_grouping", "image_seq_length"}
+#: image processors whose size rule and patch layout `PixelRule` and `patches` are
+IMAGES = Style(
+    names=("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil"),
+    read=frozenset({"size", "min_pixels", "max_pixels", "patch_size", "merge_size", "image_mean", "image_std"}),
+    fixed={"temporal_patch_size": TEMPORAL},
+)
+#: argument of the processor → the vision tower's, in config.json
+_TOWER = {"patch_size": "patch_size", "merge_size": "spatial_merge_size", "temporal_patch_size": "temporal_patch_size"}
 
 
 def read_spec(path: Path) -> ModelSpec:
     """Raises `ModelError` naming the file and the key that is missing, or that omnirl does not follow."""
     config = read_json(path / "config.json")
-    processor = _image_processor(path)
+    images = image_processor(path, IMAGES)
     tokenizer = read_tokenizer(path)
     text = first(config, path, "text_config")
     ids = {marker: i for marker in MEDIA if (i := tokenizer.token_to_id(marker)) is not None}
@@ -47,6 +36,8 @@ def read_spec(path: Path) -> ModelSpec:
     said = text.get("eos_token_id")
     stops = [turn_end, *(said if isinstance(said, list) else [said]), text_end]
     pad = text.get("pad_token_id")
+    rule = _rule(images)
+    images.agrees(config.get("vision_config") or {}, path / "config.json", **_TOWER)
     return ModelSpec(
         family="qwen_vl",
         path=path,
@@ -59,42 +50,27 @@ def read_spec(path: Path) -> ModelSpec:
         image_end_id=ids[END],
         media_ids=tuple(sorted(ids.values())),
         media_markers=tuple(ids),
-        rule=_rule(processor, path),
-        mean=tuple(first(processor, path, "image_mean")),
-        std=tuple(first(processor, path, "image_std")),
+        rule=rule,
+        mean=images.floats("image_mean"),
+        std=images.floats("image_std", above=0.0),
         template_wraps=True,
+        processor=images.name,
     )
 
 
-def _rule(processor: dict[str, Any], path: Path) -> PixelRule:
+def _rule(images: Processor) -> PixelRule:
     """`min_pixels` and `max_pixels`, which newer files call the edges of `size`."""
-    size = processor.get("size") or {}
-    return PixelRule(
-        patch_size=first(processor, path, "patch_size"),
-        merge=first(processor, path, "merge_size"),
-        min_pixels=first({**size, **processor}, path, "min_pixels", "shortest_edge"),
-        max_pixels=first({**size, **processor}, path, "max_pixels", "longest_edge"),
-    )
-
-
-def _image_processor(path: Path) -> dict[str, Any]:
-    """The image settings: inside processor_config.json, or preprocessor_config.json. Raises `ModelError` for another processor,
-    and for a setting that would change pixels in a way that omnirl does not."""
-    for name in ("processor_config.json", "preprocessor_config.json"):
-        if (path / name).is_file():
-            data = read_json(path / name)
-            settings: dict[str, Any] = data.get("image_processor", data)
-            break
-    else:
-        raise ModelError(f"{path}: neither processor_config.json nor preprocessor_config.json is there.")
-    kind = settings.get("image_processor_type")
-    if kind not in PROCESSORS:
-        raise ModelError(f"{path / name}: image processor '{kind}' is not supported; supported: {', '.join(PROCESSORS)}.")
-    for key, value in settings.items():
-        if key in FIXED and value not in FIXED[key]:
-            raise ModelError(f"{path / name}: {key}={value!r} is not supported; omnirl follows {key}={FIXED[key][0]!r}.")
-        if key not in FIXED and key not in _READ | _NAMES:
-            raise ModelError(f"{path / name}: '{key}' is not an argument of {kind} that omnirl knows; remove it.")
-    if abs(settings.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9:
-        raise ModelError(f"{path / name}: rescale_factor={settings['rescale_factor']} is not supported; omnirl uses 1/255.")
-    return settings
+    size = images.value("size") if images.settings.get("size") is not None else {}
+    if not isinstance(size, dict):
+        raise ModelError(f"{images.file}: size={size!r:.60} must be an object with shortest_edge and longest_edge.")
+    given = {key: value for key, value in images.settings.items() if value is not None}
+    budget = Processor(images.file, {**size, **given})
+    try:
+        return PixelRule(
+            patch_size=images.whole("patch_size"),
+            merge=images.whole("merge_size"),
+            min_pixels=budget.whole("min_pixels", "shortest_edge"),
+            max_pixels=budget.whole("max_pixels", "longest_edge"),
+        )
+    except ConfigError as error:
+        raise ModelError(f"{images.file}: its sizes leave no picture ({error})") from error
