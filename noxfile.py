@@ -5,6 +5,7 @@ Example:
     .venv/bin/nox -s tests -- -k launcher
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "tests"]
 
 BIN = Path(sys.executable).parent
+WORKERS = f"--numprocesses={min(os.cpu_count() or 1, 8)}"
 
 
 def python(session, *args):
@@ -37,7 +39,7 @@ def types(session):
 @nox.session
 def tests(session):
     """The fast suite: at most three minutes on two cores."""
-    python(session, "pytest", "-m", "not engines and not nightly", *session.posargs)
+    python(session, "pytest", "-m", "not engines and not nightly", WORKERS, "--dist=worksteal", *session.posargs)
 
 
 @nox.session

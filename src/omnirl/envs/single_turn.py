@@ -32,8 +32,8 @@ class SingleTurnEnv:
         self.weights = normalized(asdict(cfg.rewards), "env.rewards")
         self._settings = cfg
         self._custom = _import(cfg.rewards_from) if cfg.rewards_from else None
-        imports = ["math_verify", *([self._custom.__module__] if self._custom else [])]
-        self._pool = VerifierPool(cfg.reward_workers, cfg.reward_timeout_s, imports)
+        self._verifiers = VerifierPool(cfg.reward_workers, cfg.reward_timeout_s, ["math_verify"])
+        self._own = VerifierPool(cfg.reward_workers, cfg.reward_timeout_s, [self._custom.__module__] if self._custom else ())
         if CUSTOM in self.weights and self._custom is None:
             raise ConfigError(
                 "env.rewards.custom has a weight, but env.rewards_from names no function: package.module:function"
@@ -69,7 +69,8 @@ class SingleTurnEnv:
 
     def close(self) -> None:
         """End the verifiers' processes."""
-        self._pool.close()
+        self._verifiers.close()
+        self._own.close()
 
     def _weights(self, prompt: Prompt) -> Mapping[str, float]:
         own = prompt.meta.get(ROW_FIELD)
@@ -86,12 +87,12 @@ class SingleTurnEnv:
             return float(well_formed(completion, settings.answer))
         if name == CUSTOM and self._custom is not None:
             row = {"id": prompt.id, "answer": prompt.answer, **prompt.meta}
-            return _share(self._pool.run(self._custom, completion, row), settings.rewards_from)
+            return _share(self._own.run(self._custom, completion, row), settings.rewards_from)
         answer, rule = extract(completion, settings.answer), RULES[name]
         if not answer or len(answer) > _LONGEST_ANSWER:
             return 0.0
         if rule.isolated is not None:
-            return _share(self._pool.run(rule.isolated, answer, prompt.answer), name)
+            return _share(self._verifiers.run(rule.isolated, answer, prompt.answer), name)
         assert rule.compare is not None
         return rule.compare(answer, prompt.answer, settings)
 
