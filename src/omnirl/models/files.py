@@ -1,6 +1,11 @@
-"""Reading a checkpoint's JSON files and tokenizer, with errors that name the file; no torch, no transformers."""
+"""Files of a checkpoint directory: reading JSON and tokenizer with errors that name the file, and writing all of it or nothing;
+no torch, no transformers."""
 
 import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +47,15 @@ def first(data: dict[str, Any], path: Path, *keys: str) -> Any:
         if data.get(key) is not None:
             return data[key]
     raise ModelError(f"{path}: no value for '{keys[0]}' in its configuration files.")
+
+
+@contextmanager
+def draft_of(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, removed at the end unless it was renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    draft.chmod(0o755)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

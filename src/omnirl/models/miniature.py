@@ -1,4 +1,5 @@
-"""What the miniatures of all families share: a deterministic byte-level tokenizer that knows the words of the synthetic tasks.
+"""What the miniatures of all families share: a deterministic byte-level tokenizer that knows the words of the synthetic tasks,
+the shape of the chat template, and how a checkpoint is written once.
 
 Example:
     save_tokenizer(folder, special={0: "<pad>", 5: "<|im_end|>"}, structure={6: "<answer>"}, settings={"pad_token": "<pad>"},
@@ -8,11 +9,16 @@ Example:
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from omnirl.errors import ModelError
+
+from .files import draft_of
 
 RESERVED = 32  #: ids below hold special tokens
 
@@ -71,3 +77,42 @@ def save_tokenizer(
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / "chat_template.jinja").write_text(template)
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def chat_template(image: str, video: str) -> str:
+    """The template of messages between `<|im_start|>` and `<|im_end|>`, with `image` and `video` where such a part stands."""
+    return f"""\
+{{%- for message in messages -%}}
+{{{{- '<|im_start|>' + message['role'] + '\\n' -}}}}
+{{%- if message['content'] is string -%}}
+{{{{- message['content'] -}}}}
+{{%- else -%}}
+{{%- for part in message['content'] -%}}
+{{%- if part['type'] == 'image' -%}}{{{{- '{image}' -}}}}
+{{%- elif part['type'] == 'video' -%}}{{{{- '{video}' -}}}}
+{{%- else -%}}{{{{- part['text'] -}}}}{{%- endif -%}}
+{{%- endfor -%}}
+{{%- endif -%}}
+{{{{- '<|im_end|>\\n' -}}}}
+{{%- endfor -%}}
+{{%- if add_generation_prompt -%}}{{{{- '<|im_start|>assistant\\n' -}}}}{{%- endif -%}}
+"""
+
+
+def build_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """`folder`, which `write` has filled: complete or not at all. One that has a config.json is kept as it is.
+
+    Raises `ModelError` for an unwritable folder.
+    """
+    if (folder / "config.json").is_file():
+        return folder
+    try:
+        with draft_of(folder) as draft:
+            write(draft)
+            draft.rename(folder)
+    except (OSError, SafetensorError) as error:
+        if not (folder / "config.json").is_file():  # else another process was faster
+            raise ModelError(
+                f"{folder}: the miniature model cannot be written ({error}). Set `cache_dir` to a writable folder with room."
+            ) from error
+    return folder

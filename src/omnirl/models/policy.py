@@ -12,10 +12,8 @@ Example:
 """
 
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,6 +32,7 @@ from omnirl.errors import ModelError, PlaceholderMismatch
 from omnirl.types import EncodedPrompt, MediaRef, ModelSpec
 
 from .branches import Branches
+from .files import draft_of
 from .segments import Segments
 from .weights import View, load_views, read_views
 
@@ -234,15 +233,3 @@ def save_model(model: Any, folder: Path) -> None:
     model.save_pretrained(folder)
     for file in folder.iterdir():
         file.chmod(0o644)
-
-
-@contextmanager
-def draft_of(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, removed at the end unless it was renamed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    draft.chmod(0o755)
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

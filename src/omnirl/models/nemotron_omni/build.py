@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers.models.nemotron_h_omni.configuration_nemotron_h_omni import NemotronH_Omni_Reasoning_V3_Config
 from transformers.models.nemotron_h_omni.modeling_nemotron_h_omni import NemotronH_Omni_Reasoning_V3
 
@@ -29,8 +28,9 @@ from omnirl.config.architecture import (
 from omnirl.config.schema import TinyModelConfig
 from omnirl.errors import ModelError
 
+from .. import miniature
 from ..files import write_json
-from ..policy import draft_of, save_model
+from ..policy import save_model
 from .tokenizer import save_tokenizer
 
 LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -44,19 +44,12 @@ def build_checkpoint(folder: Path, tiny: TinyModelConfig) -> Path:
 
     An existing `folder` with a config.json is kept as it is. Raises `ModelError` for a bad pattern or an unwritable folder.
     """
-    if (folder / "config.json").is_file():
-        return folder
-    _check(tiny)
-    try:
-        with draft_of(folder) as draft:
-            _write(draft, tiny)
-            draft.rename(folder)
-    except (OSError, SafetensorError) as error:
-        if not (folder / "config.json").is_file():  # else another process was faster
-            raise ModelError(
-                f"{folder}: the miniature model cannot be written ({error}). Set `cache_dir` to a writable folder with room."
-            ) from error
-    return folder
+
+    def write(draft: Path) -> None:
+        _check(tiny)
+        _write(draft, tiny)
+
+    return miniature.build_once(folder, write)
 
 
 def _check(tiny: TinyModelConfig) -> None:

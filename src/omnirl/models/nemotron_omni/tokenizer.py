@@ -20,23 +20,6 @@ STRUCTURE = {
 }  # fmt: skip
 MEDIA = ("<image>", "<video>", "<img>", "</img>", "<so_embedding>", "<so_start>", "<so_end>")
 
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message['role'] + '\\n' -}}
-{%- if message['content'] is string -%}
-{{- message['content'] -}}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}{{- '<image>' -}}
-{%- elif part['type'] == 'video' -%}{{- '<video>' -}}
-{%- else -%}{{- part['text'] -}}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{{- '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
-
 
 def save_tokenizer(folder: Path) -> Tokenizer:
     """Write `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`; return the tokenizer."""
@@ -47,4 +30,5 @@ def save_tokenizer(folder: Path) -> Tokenizer:
         "pad_token": "<pad>",
         "additional_special_tokens": [t for t in SPECIAL.values() if t in (*MEDIA, "<|im_start|>")],
     }
-    return miniature.save_tokenizer(folder, SPECIAL, STRUCTURE, settings, CHAT_TEMPLATE)
+    template = miniature.chat_template("<image>", "<video>")
+    return miniature.save_tokenizer(folder, SPECIAL, STRUCTURE, settings, template)

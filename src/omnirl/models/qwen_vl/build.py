@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLForConditionalGeneration
 
 from omnirl.config.schema import TinyModelConfig
 from omnirl.errors import ModelError
 
+from .. import miniature
 from ..files import write_json
-from ..policy import draft_of, save_model
+from ..policy import save_model
 from .spec import TEMPORAL
 from .tokenizer import save_tokenizer
 
@@ -36,19 +36,12 @@ def build_checkpoint(folder: Path, tiny: TinyModelConfig) -> Path:
 
     An existing `folder` with a config.json is kept as it is. Raises `ModelError` for a bad size or an unwritable folder.
     """
-    if (folder / "config.json").is_file():
-        return folder
-    _check(tiny)
-    try:
-        with draft_of(folder) as draft:
-            _write(draft, tiny)
-            draft.rename(folder)
-    except (OSError, SafetensorError) as error:
-        if not (folder / "config.json").is_file():  # else another process was faster
-            raise ModelError(
-                f"{folder}: the miniature model cannot be written ({error}). Set `cache_dir` to a writable folder with room."
-            ) from error
-    return folder
+
+    def write(draft: Path) -> None:
+        _check(tiny)
+        _write(draft, tiny)
+
+    return miniature.build_once(folder, write)
 
 
 def _check(tiny: TinyModelConfig) -> None:

@@ -6,34 +6,17 @@ from tokenizers import Tokenizer
 
 from .. import miniature
 
-IMAGE, START, END = "<|image_pad|>", "<|vision_start|>", "<|vision_end|>"
+IMAGE, VIDEO, START, END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 SPECIAL = {
     0: "<|endoftext|>", 10: "<|im_start|>", 11: "<|im_end|>", 12: START, 13: END, 14: "<|vision_pad|>", 15: IMAGE,
-    16: "<|video_pad|>",
+    16: VIDEO,
 }  # fmt: skip
 #: single tokens that decoding keeps: rewards read them
 STRUCTURE = {
     20: "<think>", 21: "</think>", 22: "<tool_call>", 23: "</tool_call>", 24: "<tool_response>", 25: "</tool_response>",
     26: "<answer>", 27: "</answer>",
 }  # fmt: skip
-MEDIA = (START, END, "<|vision_pad|>", IMAGE, "<|video_pad|>")
-
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message['role'] + '\\n' -}}
-{%- if message['content'] is string -%}
-{{- message['content'] -}}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
-{%- elif part['type'] == 'video' -%}{{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
-{%- else -%}{{- part['text'] -}}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{{- '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
+MEDIA = (START, END, "<|vision_pad|>", IMAGE, VIDEO)
 
 
 def save_tokenizer(folder: Path) -> Tokenizer:
@@ -44,4 +27,5 @@ def save_tokenizer(folder: Path) -> Tokenizer:
         "pad_token": "<|endoftext|>",
         "additional_special_tokens": ["<|im_start|>", *MEDIA],
     }
-    return miniature.save_tokenizer(folder, SPECIAL, STRUCTURE, settings, CHAT_TEMPLATE)
+    template = miniature.chat_template(START + IMAGE + END, START + VIDEO + END)
+    return miniature.save_tokenizer(folder, SPECIAL, STRUCTURE, settings, template)
