@@ -128,9 +128,9 @@ def test_a_terminal_shows_text(generate, rows, monkeypatch):
         (["--prompt", "hi", "--samples", "0"], "--samples"),
         (["--prompt", "hi", "--image", "none.png"], "--image none.png: no such file"),
         (["--prompt", "hi", "--image", "."], "--image .: is a directory; give a picture file"),
-        (["--prompt", "hi", "--image", "empty.png"], "empty.png (prompt 'prompt'): the file is empty"),
-        (["--prompt", "hi", "--image", "cut.png"], "cut.png (prompt 'prompt'): truncated or corrupt"),
-        (["--prompt", "hi", "--image", "text.png"], "text.png (prompt 'prompt'): not a picture"),
+        (["--prompt", "hi", "--image", "empty.png"], "--image empty.png: the file is empty; write it again or leave it out"),
+        (["--prompt", "hi", "--image", "cut.png"], "--image cut.png: truncated or corrupt"),
+        (["--prompt", "hi", "--image", "text.png"], "--image text.png: not a picture"),
         (["--input", "none.jsonl"], "--input none.jsonl: no such file"),
         (["--input", "lost.jsonl"], "lost.png (prompt 'r1'): no such file"),
         (["--input", "noid.jsonl"], "noid.jsonl, line 1: `id` is missing"),
@@ -163,6 +163,7 @@ def test_bad_input_exits_with_2_and_leaves_nothing(generate, here, arguments, te
     code, out, err = generate(*arguments)
     assert (code, out) == (2, "")
     assert text in err
+    assert "--input" in arguments or not re.search(r"\brow\b", err)
     assert sorted(os.listdir(here)) == before
     assert (here / "old.jsonl").read_text() == "old\n"
 

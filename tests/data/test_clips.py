@@ -152,7 +152,7 @@ def test_rows_with_clips(tmp_path, content, listed, parts):
     ("content", "listed", "message"),
     [
         ([{"type": "video", "video": ""}], {}, "must be the path or URL of a clip"),
-        ([{"type": "video", "video": "a", "nframes": 2}], {}, "has nframes; a clip takes num_frames, fps"),
+        ([{"type": "video", "video": "a", "nframes": 2}], {}, "has nframes; a clip takes video, video_url, num_frames, fps"),
         ([{"type": "video", "video": "a", "fps": 0}], {}, "fps=0 must be"),
         ([{"type": "video", "video": "a", "fps": 1, "num_frames": 2}], {}, "exclude each other"),
         ([{"type": "input_audio", "input_audio": {}}], {}, "no sound"),

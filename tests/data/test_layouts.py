@@ -262,17 +262,17 @@ def test_nemo_gym_rows(load, folder):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([{"type": "input_audio"}], "a part of type 'input_audio' is not supported"),
-        ([{"type": "input_image", "image_url": None}], "image_url must be text, found NoneType"),
-        ([{"type": "input_image", "image_url": "data:image/png;base64,@@"}], "not valid base64"),
-        ([{"type": "input_image", "image_url": "data:image/png,x"}], "a data URL must read"),
+        ([{"type": "input_audio"}], "is of type 'input_audio': .*no sound"),
+        ([{"type": "input_image", "image_url": None}], r"\[0\].image_url` must be the path .*, found None"),
+        ([{"type": "input_image", "image_url": "data:image/png;base64,@@"}], "image_url`: the data URL is not base64"),
+        ([{"type": "input_image", "image_url": "data:image/png"}], "not a data URL: it has no comma"),
         ([{"type": "input_image", "image_url": "data:image/png;base64,"}], r"the picture is empty \(0 bytes\)"),
         (3, "must be text or a list of parts, found int"),
     ],
 )
 def test_nemo_gym_rows_that_cannot_be_used(load, folder, content, message):
     jsonl(folder, gym_row(content))
-    with pytest.raises(DataError, match=rf"train.jsonl, line 1: `input\[0\]`.*{message}"):
+    with pytest.raises(DataError, match=rf"train.jsonl, line 1: `responses_create_params.input\[0\].content.*{message}"):
         load("nemo_gym")
 
 
@@ -280,7 +280,9 @@ def test_nemo_gym_tool_calls_are_refused(load, folder):
     row = gym_row("x")
     row["responses_create_params"]["input"].append({"type": "function_call_output", "output": "42"})
     jsonl(folder, row)
-    with pytest.raises(DataError, match=r"`input\[1\]` must be a message, found 'function_call_output'"):
+    with pytest.raises(
+        DataError, match=r"`responses_create_params.input\[1\]` must be a message, found 'function_call_output'"
+    ):
         load("nemo_gym")
 
 

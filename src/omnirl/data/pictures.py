@@ -6,16 +6,16 @@ Example:
     PictureFolder(Path("~/.cache/omnirl/pictures")).keep(png_bytes, "train.parquet, row 3") → "/…/pictures/4f/4f0c….png"
 """
 
-import base64
-import binascii
 import os
 import secrets
 from pathlib import Path
 
 import blake3
 
-from omnirl.errors import DataError
+from omnirl.errors import DataError, MediaError
+from omnirl.media import Sources
 
+_ANY = Sources(max_bytes=2**62)  # the limit is that of the decoder, which reads the file
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp"}
 
 
@@ -46,14 +46,12 @@ class PictureFolder:
         return str(file)
 
     def keep_url(self, url: str, where: str) -> str:
-        """The same for a `data:…;base64,…` URL."""
-        head, comma, body = url.partition(",")
-        if not comma or not head.endswith(";base64"):
-            raise DataError(f"{where}: a data URL must read data:image/…;base64,…, found {url!r:.40}")
+        """The same for a data URL."""
         try:
-            return self.keep(base64.b64decode(body, validate=True), where)
-        except binascii.Error as error:
-            raise DataError(f"{where}: the data URL is not valid base64 ({error})") from error
+            data = _ANY.read(url, name=where)
+        except MediaError as error:
+            raise DataError(str(error)) from error
+        return self.keep(data, where)
 
 
 def _suffix(data: bytes) -> str:

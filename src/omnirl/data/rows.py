@@ -1,8 +1,8 @@
-"""Rows of messages → `Prompt`s. Content is normalised here, once; after this a message is a tuple of typed parts.
+"""Rows of messages → `Prompt`s. After this a message is a tuple of typed parts.
 
 A row: `{"id", "messages": [{"role", "content"}], "answer", "target"?, "images"?, "videos"?}`; other fields go to `Prompt.meta`.
-`content` is a list of parts, in which text is literal, or a string, in which each `<image>` is the next path of the row's
-`images` and each `<video>` the next of its `videos`.
+`content` is what `content` reads: a list of parts, in which text is literal, or a string, in which each `<image>` is the next
+path of the row's `images` and each `<video>` the next of its `videos`.
 
 Example:
     {"id": "train-17", "answer": "3", "messages": [{"role": "user", "content": [
@@ -11,34 +11,39 @@ Example:
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from omnirl.errors import DataError, PlaceholderMismatch
-from omnirl.media.video import setting_problems
-from omnirl.types import ImagePart, Message, Part, Prompt, TextPart, VideoPart, VideoSettings
+from omnirl.types import ImagePart, Message, Part, Prompt, TextPart, VideoPart
+
+from .content import Keep, Place, image_part, parts_of, shown, video_part
 
 # in string content, whatever the model's own markers are: marker → the row's list
 MARKERS = {"<image>": "images", "<video>": "videos"}
 _ROLES = ("system", "user", "assistant")
 _FIELDS = frozenset({"id", "messages", "answer", "target", *MARKERS.values()})
-_SAMPLING = tuple(f.name for f in fields(VideoSettings))
 
 
 def prompts_of(
-    rows: Iterable[tuple[str, dict[str, Any]]], root: Path, limit: int | None = None, *, answers: bool = True
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    root: Path,
+    limit: int | None = None,
+    *,
+    answers: bool = True,
+    keep: Keep | None = None,
 ) -> list[Prompt]:
     """The prompts of all `(where, row)`, or of the first `limit`. `where` (`FILE, line N`) names a row in messages.
-    Media paths are relative to `root` and not opened here. Without `answers`, a row may lack its `answer`, which is then empty.
+    Media paths are relative to `root` and not opened here; `keep` takes the pictures of data URLs. Without `answers`, a row may
+    lack its `answer`, which is then empty.
 
     Raises `DataError` or `PlaceholderMismatch` naming row and field, also for an id that comes twice.
     """
     prompts: list[Prompt] = []
     places: dict[str, str] = {}
     for where, row in islice(rows, limit):
-        prompt = _prompt(row, where, str(root), answers)
+        prompt = _prompt(row, where, str(root), answers, keep)
         if prompt.id in places:
             raise DataError(
                 f"{where}: `id` {prompt.id!r} is already used in {places[prompt.id].rpartition(', ')[2]}; ids are unique"
@@ -48,14 +53,14 @@ def prompts_of(
     return prompts
 
 
-def _prompt(row: dict[str, Any], where: str, root: str, answers: bool) -> Prompt:
+def _prompt(row: dict[str, Any], where: str, root: str, answers: bool, keep: Keep | None) -> Prompt:
     identity = _scalar(row, "id", where)
     where = f"{where} (id {identity!r})"
     answer = _scalar(row, "answer", where) if answers or row.get("answer") is not None else ""
     target = row.get("target")
     if target is not None and not (isinstance(target, str) and target.strip()):
         raise DataError(f"{where}: `target` must be non-empty text, or be left out")
-    messages = _messages(row.get("messages"), _Listed(row, where), where)
+    messages = _messages(row.get("messages"), _Listed(row, where, keep), where, keep)
     meta = {key: value for key, value in row.items() if key not in _FIELDS}
     return Prompt(identity, messages, answer, target, root, meta)
 
@@ -74,106 +79,61 @@ def _scalar(row: dict[str, Any], field: str, where: str) -> str:
 class _Listed:
     """The media that a row lists beside its messages, handed out one a marker."""
 
-    def __init__(self, row: dict[str, Any], where: str) -> None:
+    def __init__(self, row: dict[str, Any], where: str, keep: Keep | None) -> None:
         self.parts: dict[str, list[ImagePart | VideoPart]] = {}
+        self.where = where
         for marker, field in MARKERS.items():
             values = row.get(field) or []
             if not isinstance(values, list):
                 raise DataError(f"{where}: `{field}` must be a list of paths, found {type(values).__name__}")
-            read = _video if field == "videos" else _image
-            self.parts[marker] = [read(value, f"{where}: `{field}[{i}]`") for i, value in enumerate(values)]
+            places = [Place(where, f"{field}[{i}]") for i in range(len(values))]
+            self.parts[marker] = [
+                video_part(value, place) if field == "videos" else image_part(value, place, keep)
+                for value, place in zip(values, places, strict=True)
+            ]
         self._used = dict.fromkeys(MARKERS, 0)
 
-    def next(self, marker: str, where: str) -> ImagePart | VideoPart:
+    def next(self, marker: str, place: Place) -> ImagePart | VideoPart:
         index, listed = self._used[marker], self.parts[marker]
         if index == len(listed):
             raise PlaceholderMismatch(
-                f"{where}.content` holds more {marker} markers than the row's `{MARKERS[marker]}` lists ({len(listed)}); list "
+                f"{place} holds more {marker} markers than the row's `{MARKERS[marker]}` lists ({len(listed)}); list "
                 f"them there, or, when {marker} is meant as text, write the content as "
                 '[{"type": "text", "text": …}]'
             )
         self._used[marker] += 1
         return listed[index]
 
-    def check_used(self, where: str) -> None:
+    def check_used(self) -> None:
         for marker, listed in self.parts.items():
             if (used := self._used[marker]) < len(listed):
                 raise PlaceholderMismatch(
-                    f"{where}: `{MARKERS[marker]}` lists {len(listed)}, but the messages hold {used} {marker} markers; write "
-                    f"one {marker} for each into the string content"
+                    f"{self.where}: `{MARKERS[marker]}` lists {len(listed)}, but the messages hold {used} {marker} markers; "
+                    f"write one {marker} for each into the string content"
                 )
 
 
-def _messages(value: Any, listed: _Listed, where: str) -> tuple[Message, ...]:
+def _messages(value: Any, listed: _Listed, where: str, keep: Keep | None) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise DataError(f"{where}: `messages` must be a non-empty list of {{role, content}}")
-    messages = [_message(message, listed, f"{where}: `messages[{i}]") for i, message in enumerate(value)]
-    listed.check_used(where)
+    messages = [_message(message, listed, Place(where, f"messages[{i}]"), keep) for i, message in enumerate(value)]
+    listed.check_used()
     if messages[-1].role != "user":
         raise DataError(f"{where}: the last message must be from the user, found {messages[-1].role!r}")
     return tuple(messages)
 
 
-def _message(value: Any, listed: _Listed, where: str) -> Message:
+def _message(value: Any, listed: _Listed, place: Place, keep: Keep | None) -> Message:
     if not isinstance(value, dict):
-        raise DataError(f"{where}` must be an object {{role, content}}, found {type(value).__name__}")
-    role, content = value.get("role"), value.get("content")
+        raise place.error(f"must be an object {{role, content}}, found {type(value).__name__}")
+    role = value.get("role")
     if role not in _ROLES:
-        raise DataError(f"{where}.role` is {role!r}; choose one of {', '.join(_ROLES)}")
-    if isinstance(content, str):
-        parts = _split(content, listed, where)
-    elif isinstance(content, list):
-        # tables pad lists of parts with nulls
-        parts = tuple(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content) if part is not None)
-    else:
-        raise DataError(f"{where}.content` must be text or a list of parts, found {type(content).__name__}")
-    if not parts:
-        raise DataError(f"{where}.content` is empty")
-    return Message(role, parts)
+        raise place.at(".role").error(f"is {shown(role)}; choose one of {', '.join(_ROLES)}")
+    where = place.at(".content")
+    return Message(role, parts_of(value.get("content"), role, where, text=lambda text: _split(text, listed, where), keep=keep))
 
 
-def _split(content: str, listed: _Listed, where: str) -> tuple[Part, ...]:
+def _split(content: str, listed: _Listed, place: Place) -> tuple[Part, ...]:
     """String content: text and, for each marker, the next listed medium."""
     pieces = re.split(f"({'|'.join(MARKERS)})", content)
-    return tuple(listed.next(piece, where) if piece in MARKERS else TextPart(piece) for piece in pieces if piece)
-
-
-def _part(value: Any, where: str) -> Part:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "text":
-        if not isinstance(value.get("text"), str):
-            raise DataError(f"{where}.text` must be text, found {type(value.get('text')).__name__}")
-        return TextPart(value["text"])
-    if kind == "image":
-        return _image(value.get("image"), f"{where}.image`")
-    if kind == "video":
-        # tables give every part all columns
-        return _video({k: v for k, v in value.items() if k not in ("type", "text", "image")}, f"{where}.video`")
-    if isinstance(kind, str) and "audio" in kind:
-        raise DataError(f"{where}` is of type {kind!r}: omnirl takes text, pictures and clips, no sound")
-    raise DataError(
-        f'{where}` must be {{"type": "text", "text": …}}, {{"type": "image", "image": path}} or '
-        f'{{"type": "video", "video": path}}, found {value!r:.80}'
-    )
-
-
-def _image(value: Any, where: str) -> ImagePart:
-    return ImagePart(_path(value, where, "picture"))
-
-
-def _video(value: Any, where: str) -> VideoPart:
-    """A path, or an object `{video, num_frames?, fps?, min_frames?, max_frames?}`."""
-    if not isinstance(value, dict):
-        return VideoPart(_path(value, where, "clip"))
-    if unknown := sorted(k for k, v in value.items() if v is not None and k not in ("video", *_SAMPLING)):
-        raise DataError(f"{where} has {', '.join(unknown)}; a clip takes {', '.join(_SAMPLING)}")
-    settings = VideoSettings(**{name: value[name] for name in _SAMPLING if value.get(name) is not None})
-    for problem in setting_problems(settings):
-        raise DataError(f"{where}: {problem}")
-    return VideoPart(_path(value.get("video"), where, "clip"), settings)
-
-
-def _path(value: Any, where: str, what: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where} must be the path or URL of a {what}, found {value!r:.80}")
-    return value
+    return tuple(listed.next(piece, place) if piece in MARKERS else TextPart(piece) for piece in pieces if piece)

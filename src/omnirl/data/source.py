@@ -45,7 +45,7 @@ class Dataset:
 
         Raises `DataError` or `PlaceholderMismatch` naming row and column, also when there is no row.
         """
-        prompts = prompts_of(islice(self._rows(split), limit), self.folder)
+        prompts = prompts_of(islice(self._rows(split), limit), self.folder, keep=self._pictures.keep_url)
         if not prompts:
             raise DataError(
                 f"{self.source(split)}: no rows for {split}; a dataset needs at least one "

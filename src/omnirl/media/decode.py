@@ -83,7 +83,7 @@ def load_image(source: Source, *, name: str, policy: ImagePolicy | None = None) 
 def _open(data: bytes, name: str, policy: ImagePolicy) -> Pillow.Image:
     """The header is read, nothing is decoded yet."""
     if not data:
-        raise MediaError(f"{name}: the file is empty; write it again or remove the row")
+        raise MediaError(f"{name}: the file is empty; write it again or leave it out")
     if len(data) > policy.max_bytes:
         raise MediaError(f"{name}: {len(data)} bytes are over the limit of {policy.max_bytes} (`media.max_bytes`)")
     try:
@@ -105,7 +105,7 @@ def _open(data: bytes, name: str, policy: ImagePolicy) -> Pillow.Image:
 def _check_size(size: tuple[int, ...], name: str, policy: ImagePolicy) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise MediaError(f"{name}: a picture of {width}x{height} pixels holds nothing; write it again or remove the row")
+        raise MediaError(f"{name}: a picture of {width}x{height} pixels holds nothing; write it again or leave it out")
     if width * height > policy.max_pixels:
         raise MediaError(
             f"{name}: {width}x{height} = {width * height} pixels is over the limit of {policy.max_pixels}; "
@@ -116,7 +116,7 @@ def _check_size(size: tuple[int, ...], name: str, policy: ImagePolicy) -> None:
 def _damaged(name: str, error: BaseException) -> MediaError:
     if "MAX_TEXT" in str(error) or "Decompressed data too large" in str(error):
         return MediaError(f"{name}: its compressed metadata unpacks to more than 1 MiB; save the picture without metadata")
-    return MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or remove the row")
+    return MediaError(f"{name}: truncated or corrupt picture ({error}); write it again or leave it out")
 
 
 def _decode(picture: Pillow.Image, name: str, policy: ImagePolicy) -> NDArray[np.uint8]:

@@ -165,7 +165,7 @@ class PromptEncoder:
         if isinstance(part, ImagePart):
             return self.loader.load(part.path, base=base, name=name)
         if self.clips is None:
-            raise MediaError(f"{name}: the checkpoint {self.spec.path} takes no clips; use another model or remove the row")
+            raise MediaError(f"{name}: the checkpoint {self.spec.path} takes no clips; use another model or leave it out")
         return self.clips.load(part.path, part.sampling, base=base, name=name)
 
     def _with_clips(self, text: str, media: tuple[MediaRef, ...], name: str) -> str:

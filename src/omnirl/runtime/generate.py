@@ -63,6 +63,8 @@ def generate(cfg: Config, request: GenerateRequest) -> int:
         stack.callback(store.close)
         spec = model_spec(cfg, ensure_model(cfg))
         encoder = make_encoder(cfg, spec, store)
+        for image in request.images:  # under the flag's own name; the encoder finds them in the store
+            encoder.loader.load(str(image), name=f"--image {image}")
         for prompt in prompts:
             encoder.encode(prompt)
         write = _sink(request, encoder, env, stack)

@@ -87,5 +87,5 @@ def _collect(
 def timed_out(name: str, seconds: float) -> DecodeTimeout:
     """The error for a clip that takes too long."""
     return DecodeTimeout(
-        f"{name}: not decoded within {seconds:g} s (`media.decode_timeout_s`); raise it, cut the clip or remove the row"
+        f"{name}: not decoded within {seconds:g} s (`media.decode_timeout_s`); raise it, cut the clip or leave it out"
     )

@@ -103,7 +103,7 @@ class _Gone(Exception):
 def _died(name: str, gone: _Gone) -> MediaError:
     return MediaError(
         f"{name}: the decoder's process ended (exit code {gone.code}): the clip is damaged in a way that crashes it, or memory "
-        "is short; write it again or remove the row"
+        "is short; write it again or leave it out"
     )
 
 

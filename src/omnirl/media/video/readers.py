@@ -105,13 +105,13 @@ def _key_before(timeline: Timeline, pts: NDArray[np.int64], target: int) -> int:
 
 def _pixels(frame: Any, name: str) -> Frame:
     if frame.is_corrupt:
-        raise MediaError(f"{name}: truncated or corrupt clip (a damaged frame); write it again or remove the row")
+        raise MediaError(f"{name}: truncated or corrupt clip (a damaged frame); write it again or leave it out")
     pixels: Frame = frame.to_ndarray(format="rgb24")
     return np.rot90(pixels, round(frame.rotation / 90) % 4) if frame.rotation else pixels
 
 
 def _missing(name: str, index: int) -> MediaError:
-    return MediaError(f"{name}: truncated or corrupt clip (frame {index} is not in it); write it again or remove the row")
+    return MediaError(f"{name}: truncated or corrupt clip (frame {index} is not in it); write it again or leave it out")
 
 
 def read_decord(source: Path | bytes, timeline: Timeline, indices: Sequence[int], name: str) -> Iterator[Frame]:
@@ -163,7 +163,7 @@ def _cannot(backend: str, name: str, timeline: Timeline, why: str) -> MediaError
     said = " ".join(why.split())
     return MediaError(
         f"{name}: {backend} cannot decode this clip ({timeline.codec} in {timeline.container}: {said:.200}); use "
-        "`media.video_backend=pyav`, write the clip again, or remove the row"
+        "`media.video_backend=pyav`, write the clip again, or leave it out"
     )
 
 

@@ -82,20 +82,18 @@ def opened(source: Path | bytes, name: str) -> Iterator[tuple[Any, Any]]:
     except DECODE_ERRORS as error:
         head = source[:12] if isinstance(source, bytes) else _head(source)
         found = "an HTML or XML page" if head.lstrip()[:1] == b"<" else f"a file that begins with {head!r}"
-        raise MediaError(
-            f"{name}: not a readable clip but {found} ({_said(error)}); write it again or remove the row"
-        ) from error
+        raise MediaError(f"{name}: not a readable clip but {found} ({_said(error)}); write it again or leave it out") from error
     with container:
         streams = [s for s in container.streams.video if not _is_cover(s)]
         if not streams:
             kinds = ", ".join(sorted({s.type for s in container.streams})) or "nothing"
-            raise MediaError(f"{name}: no video stream in it (found: {kinds}); use a clip with pictures or remove the row")
+            raise MediaError(f"{name}: no video stream in it (found: {kinds}); use a clip with pictures or leave it out")
         yield container, streams[0]
 
 
 def damaged(name: str, error: BaseException) -> MediaError:
     """The error for whatever a decoder says about a damaged clip."""
-    return MediaError(f"{name}: truncated or corrupt clip ({_said(error)}); write it again or remove the row")
+    return MediaError(f"{name}: truncated or corrupt clip ({_said(error)}); write it again or leave it out")
 
 
 def _said(error: BaseException) -> str:
@@ -126,7 +124,7 @@ def _check_size(source: Path | bytes, name: str, limits: VideoLimits) -> None:
         if not source.is_file():
             raise MediaError(f"{name}: {source} is neither a file nor a folder of frames")
     if not size:
-        raise MediaError(f"{name}: the file is empty; write it again or remove the row")
+        raise MediaError(f"{name}: the file is empty; write it again or leave it out")
     if size > limits.max_bytes:
         raise MediaError(
             f"{name}: {size} bytes are over the limit of {limits.max_bytes} (`media.max_video_bytes`); cut the clip"
@@ -181,7 +179,7 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 def _timeline(packets: list[Any], stream: Any, codec: str, container: str, name: str) -> Timeline:
     """One packet is one shown frame. Without presentation times frames are in order, evenly spaced at the stream's rate."""
     if not packets:
-        raise MediaError(f"{name}: the clip has no frames; write it again or remove the row")
+        raise MediaError(f"{name}: the clip has no frames; write it again or leave it out")
     times = [p.pts for p in packets]
     if None in times or len(set(times)) < len(times):
         rate = float(stream.average_rate or stream.guessed_rate or 25)
@@ -198,18 +196,16 @@ def _check_end(container: Any, stream: Any, packets: list[Any], timeline: Timeli
     found, shown_s = len(packets), float(timeline.timestamps_ms[-1]) / 1000.0
     seconds = _duration_s(container, stream)
     if any(p.is_corrupt for p in packets):
-        raise MediaError(
-            f"{name}: truncated or corrupt clip (a damaged packet among {found}); write it again or remove the row"
-        )
+        raise MediaError(f"{name}: truncated or corrupt clip (a damaged packet among {found}); write it again or leave it out")
     if container.format.name.startswith("mov") and seconds and found < stream.frames:
         missing = stream.frames - found
         if missing > max(1, stream.frames // 100):
             raise MediaError(
-                f"{name}: truncated clip: its header says {stream.frames} frames, {found} are there; write it again or remove "
-                "the row"
+                f"{name}: truncated clip: its header says {stream.frames} frames, {found} are there; write it again or leave "
+                "it out"
             )
     if seconds and shown_s + max(_SLACK_S, _SLACK_SHARE * seconds) < seconds:
         raise MediaError(
             f"{name}: truncated clip: its header says {seconds:.2f} s, its frames end after {shown_s:.2f} s; write it again or "
-            "remove the row"
+            "leave it out"
         )
