@@ -10,7 +10,6 @@ Example:
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
-from omnirl.errors import EngineError, MediaError
+from omnirl.errors import EngineError
 from omnirl.models import load_policy
 from omnirl.models.policy import Placement, Policy, place
 from omnirl.models.weights import shapes
@@ -28,10 +27,12 @@ from omnirl.types import (
     EngineCapabilities,
     GenerationRequest,
     MediaStore,
+    PromptKey,
     StopReason,
     WeightBucket,
 )
 
+from .features import FeatureCache
 from .sampling import draw, log_distribution, uniform
 from .sequence import Handle, Sequence, check
 
@@ -124,7 +125,7 @@ class HfEngine:
         self._batch: _Batch | None = None
         self._live: dict[str, Sequence] = {}
         self._closed = False
-        self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self._features = FeatureCache(store, self._policy.encode, size=4 * self._max_batch)
         self._lock = threading.Lock()
 
     def submit(self, request: GenerationRequest) -> Handle:
@@ -164,26 +165,9 @@ class HfEngine:
     def _next_batch(self) -> _Batch | None:
         waiting = [s for s in self._pending if not s.finished]
         self._running, self._pending = waiting[: self._max_batch], waiting[self._max_batch :]
-        self._encode(self._running)
+        features = self._features.ready(self._running)
         sequences = [s for s in self._running if not s.finished]
-        return _Batch(self._policy, sequences, self._features) if sequences else None
-
-    def _encode(self, sequences: list[Sequence]) -> None:
-        """Make the vision features of `sequences` present; the newest 4 × max_batch pictures are kept for the weight version.
-        A request whose picture is not in the store fails alone."""
-        pictures: dict[str, NDArray[np.uint8]] = {}
-        for sequence in sequences:
-            missing = [r.digest for r in sequence.request.prompt.media if r.digest not in self._features]
-            try:
-                pictures |= {digest: self._store.get(digest) for digest in missing if digest not in pictures}
-            except MediaError as error:
-                sequence.fail(error)
-        self._features |= zip(pictures, self._policy.encode(list(pictures.values())), strict=True)
-        needed = {r.digest for s in sequences if not s.finished for r in s.request.prompt.media}
-        for digest in sorted(needed):
-            self._features.move_to_end(digest)
-        while len(self._features) > max(4 * self._max_batch, len(needed)):
-            self._features.popitem(last=False)
+        return _Batch(self._policy, sequences, features) if sequences else None
 
     def _fail(self, error: BaseException) -> None:
         """A failed step ends every request of its batch with the cause; the engine stays usable."""
@@ -221,15 +205,14 @@ class HfEngine:
 
 
 def _unique_prompts(sequences: list[Sequence]) -> tuple[list[EncodedPrompt], list[int]]:
-    """Distinct prompts (same ids at the same positions with the same pictures), and each sequence's index among them."""
-    index: dict[tuple[bytes, bytes, tuple[str, ...]], int] = {}
+    """Distinct prompts, and each sequence's index among them."""
+    index: dict[PromptKey, int] = {}
     prompts: list[EncodedPrompt] = []
     rows = []
     for sequence in sequences:
         prompt = sequence.request.prompt
-        key = (prompt.ids.array.tobytes(), prompt.media_positions.tobytes(), tuple(r.digest for r in prompt.media))
-        if key not in index:
-            index[key] = len(prompts)
+        row = index.setdefault(prompt.key, len(prompts))
+        if row == len(prompts):
             prompts.append(prompt)
-        rows.append(index[key])
+        rows.append(row)
     return prompts, rows

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from omnirl.models.branches import Branches
 from omnirl.models.segments import Segments
-from omnirl.types import EncodedPrompt, TrainingSample
+from omnirl.types import EncodedPrompt, PromptKey, TrainingSample
 
 #: tokens of a row with several responses: attention to all of it costs little up to here
 LONGEST_ROW = 1024
@@ -89,11 +89,9 @@ def collate(samples: Sequence[TrainingSample], pad_id: int, device: torch.device
 def collate_branches(samples: Sequence[TrainingSample], pad_id: int, device: torch.device) -> Collated | None:
     """A row a prompt, with all its responses but their last tokens, which nothing follows. None where a row would be longer
     than `LONGEST_ROW`, since each token is compared with all of its row, or where no prompt comes twice."""
-    groups: dict[tuple[bytes, bytes, tuple[str, ...]], list[int]] = {}
+    groups: dict[PromptKey, list[int]] = {}
     for i, sample in enumerate(samples):
-        prompt = sample.prompt
-        key = (prompt.ids.array.tobytes(), prompt.media_positions.tobytes(), tuple(r.digest for r in prompt.media))
-        groups.setdefault(key, []).append(i)
+        groups.setdefault(sample.prompt.key, []).append(i)
     sizes = [[len(samples[g[0]].prompt.ids), *(len(samples[i].response) - 1 for i in g)] for g in groups.values()]
     width = max(map(sum, sizes))
     if width > LONGEST_ROW or len(groups) == len(samples):

@@ -13,7 +13,7 @@ from .generation import (
 from .ids import CompactIds, ExpandedIds
 from .media import FrameSizeRule, Grid, Image, MediaRef, SizeRule, Video, VideoSampling, VideoSettings
 from .model import ModelSpec, VideoSpec
-from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, TextPart, VideoPart
+from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, PromptKey, TextPart, VideoPart
 from .seams import (
     Engine,
     EngineCapabilities,
@@ -54,6 +54,7 @@ __all__ = [
     "ModelSpec",
     "Part",
     "Prompt",
+    "PromptKey",
     "RequestHandle",
     "Reward",
     "SamplingParams",

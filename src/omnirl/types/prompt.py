@@ -41,6 +41,9 @@ class VideoPart:
 
 Part = TextPart | ImagePart | VideoPart
 
+#: ids, places of media, digests of media
+PromptKey = tuple[bytes, bytes, tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -79,6 +82,12 @@ class EncodedPrompt:
     media: tuple[MediaRef, ...]
     media_positions: NDArray[np.int32]
     masked: bool = False
+
+    @property
+    def key(self) -> PromptKey:
+        """Equal for prompts that a model cannot tell apart: the same ids, with the same media at the same places. It is for
+        sharing computation; groups are keyed by `prompt_id`."""
+        return self.ids.array.tobytes(), self.media_positions.tobytes(), tuple(ref.digest for ref in self.media)
 
     @property
     def media_mask(self) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ Example:
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil, prod
@@ -33,6 +33,7 @@ from omnirl.models.nemotron_omni.policy import pixel_values
 from omnirl.models.policy import place
 from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
 
+from ..features import FeatureCache
 from ..sequence import Handle, Sequence, check
 from .dynamic import DynamicBatch
 
@@ -53,10 +54,10 @@ class MegatronEngine:
         self._pending: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
-        self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
         with cpu_for_cuda():
             self._model = load_megatron(checkpoint, dtype, device, backend.parallelism)
+            self._features = FeatureCache(store, self._model.encode, size=4 * self._max_requests)
             self._context = min(backend.max_model_len, self._model.spec.context)
             try:
                 self._batch = DynamicBatch(self._model, _cache(self._model, backend, self._context, device))
@@ -127,32 +128,16 @@ class MegatronEngine:
                 joining.append(self._pending[0])
             self._pending.popleft()
         self._running += joining
-        self._encode(joining)
+        features = self._features.ready(joining)
         for sequence in joining:
             if not sequence.finished:
-                self._add(sequence)
+                self._add(sequence, features)
 
-    def _add(self, sequence: Sequence) -> None:
+    def _add(self, sequence: Sequence, features: Mapping[str, torch.Tensor]) -> None:
         try:
-            self._batch.add(sequence, place(sequence.request.prompt, 0, 0, self._features))
+            self._batch.add(sequence, place(sequence.request.prompt, 0, 0, features))
         except OmnirlError as error:
             sequence.fail(error)
-
-    def _encode(self, sequences: list[Sequence]) -> None:
-        """Make the vision features of `sequences` present; the newest 4 × max_requests pictures are kept."""
-        pictures: dict[str, NDArray[np.uint8]] = {}
-        for sequence in sequences:
-            missing = [r.digest for r in sequence.request.prompt.media if r.digest not in self._features]
-            try:
-                pictures |= {digest: self._store.get(digest) for digest in missing if digest not in pictures}
-            except OmnirlError as error:
-                sequence.fail(error)
-        self._features |= zip(pictures, self._model.encode(list(pictures.values())), strict=True)
-        needed = {r.digest for s in sequences if not s.finished for r in s.request.prompt.media}
-        for digest in sorted(needed):
-            self._features.move_to_end(digest)
-        while len(self._features) > max(4 * self._max_requests, len(needed)):
-            self._features.popitem(last=False)
 
     def _fail(self, error: BaseException) -> None:
         """A failed step ends every sequence that it computed with the cause; those still in the queue come again."""
