@@ -136,7 +136,7 @@ def test_a_failing_step_ends_what_it_computed_and_not_the_engine(omni, monkeypat
 def test_a_failing_vision_tower_leaves_no_request_without_an_end(omni, monkeypatch):
     engine = make_megatron(omni.path, omni.store)
     handle = engine.submit(request(omni.spec, "r", omni.prompts[0]))
-    monkeypatch.setattr(engine._model, "encode", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(engine._features, "_encode", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         result(handle)
     with pytest.raises(EngineError, match="request 'r': the megatron engine failed"):

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING
 
 from omnirl.types import ModelSpec
 
-from .families import FAMILIES, Family, VllmSupport, family, family_of
+from .families import FAMILIES, Family, MegatronModel, MegatronSupport, VllmSupport, family, family_of
 
 if TYPE_CHECKING:
     from .policy import Policy
 
-__all__ = ["FAMILIES", "Family", "VllmSupport", "family", "family_of", "load_policy", "read_spec", "weight_shapes"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "MegatronModel",
+    "MegatronSupport",
+    "VllmSupport",
+    "family",
+    "family_of",
+    "load_policy",
+    "read_spec",
+    "weight_shapes",
+]
 
 
 def read_spec(path: Path) -> ModelSpec:

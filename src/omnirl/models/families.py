@@ -7,7 +7,7 @@ Example:
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from omnirl.config.schema import TinyModelConfig
+from omnirl.config.schema import ParallelismConfig, TinyModelConfig
 from omnirl.errors import ModelError
 from omnirl.types import ModelSpec
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor, nn
 
-    from .policy import Policy
+    from .policy import Placement, Policy
 
 #: family → `model_type`s of config.json that it can read
 FAMILIES = {"nemotron_omni": ("nemotron_h_omni",), "qwen_vl": ("qwen3_vl",)}
@@ -47,6 +48,48 @@ class VllmSupport(Protocol):
         """The field of `item` that the vision tower is handed."""
 
 
+class MegatronModel(Protocol):
+    """A family's model on Megatron-core, on this rank; a `torch.nn.Module`."""
+
+    spec: ModelSpec
+    #: Megatron's `TransformerConfig`
+    config: Any
+    #: Megatron's `HybridModel`
+    language: Any
+
+    def parameters(self) -> Iterator["nn.Parameter"]: ...
+
+    def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> "list[Tensor]":
+        """See `Policy.encode`."""
+
+    def pixel_values(self, pictures: Sequence[NDArray[np.uint8]]) -> "Tensor":
+        """See `Policy.pixel_values`."""
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every checkpoint name that this rank holds a part of, with the shape of the whole."""
+
+    def load_weights(self, wire: Mapping[str, Any]) -> None:
+        """Copy checkpoint-named tensors, any subset: all of `wire`, or nothing. Raises `WeightMismatch`."""
+
+    def __call__(
+        self,
+        ids: "Tensor",
+        placements: "Sequence[Placement]" = (),
+        packed_seq_params: Any = None,
+        inference_context: Any = None,
+    ) -> "Tensor":
+        """ids int64 `[B, T]` (packed or paged: `[1, T]`) → float32 logits `[B, T, vocab]`; in inference only the last position
+        of each request."""
+
+
+class MegatronSupport(Protocol):
+    """How a family runs on Megatron-core: a module of its folder that imports Megatron inside its functions."""
+
+    def load(self, path: Path, dtype: str, device: str, layout: ParallelismConfig) -> MegatronModel:
+        """The model of a checkpoint directory with its weights, in evaluation mode; without CUDA inside `cpu_for_cuda`.
+        Raises `ModelError` for a checkpoint that cannot be read, is incomplete, or that Megatron cannot express."""
+
+
 class Family(Protocol):
     """A module of this package."""
 
@@ -61,7 +104,10 @@ class Family(Protocol):
 
     def weight_shapes(self, path: Path) -> dict[str, tuple[int, ...]]: ...
 
-    def vllm_support(self) -> "VllmSupport": ...
+    def vllm_support(self) -> VllmSupport: ...
+
+    def megatron_support(self) -> MegatronSupport | None:
+        """None where there is no Megatron-core model; compose time says so too (`config/check.py`)."""
 
     def build_checkpoint(self, folder: Path, tiny: TinyModelConfig) -> Path:
         """A miniature in `folder`, complete or not at all; an existing one is kept."""

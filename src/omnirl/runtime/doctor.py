@@ -120,7 +120,7 @@ def _vllm() -> Finding:
 
 
 def _megatron() -> Finding:
-    from omnirl.models.nemotron_omni.megatron.contract import PACKAGE, REMEDY, SYMBOLS, check
+    from omnirl.models.megatron.contract import PACKAGE, REMEDY, SYMBOLS, check
 
     if importlib.util.find_spec("megatron.core") is None:
         return Finding("megatron", State.MISSING, f"not installed; {REMEDY}")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from omnirl.errors import HardwareError
-from omnirl.models.nemotron_omni.megatron import contract
+from omnirl.models.megatron import contract
 
 INSTALL = r"`uv sync --extra megatron`, or choose another backend"
 

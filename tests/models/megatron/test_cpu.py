@@ -7,8 +7,8 @@ import torch
 
 pytestmark = pytest.mark.engines
 
-from omnirl.models.nemotron_omni.megatron import cpu  # noqa: E402
-from omnirl.models.nemotron_omni.megatron.cpu import cpu_for_cuda  # noqa: E402
+from omnirl.models.megatron import cpu  # noqa: E402
+from omnirl.models.megatron.cpu import cpu_for_cuda  # noqa: E402
 
 
 def replaced():

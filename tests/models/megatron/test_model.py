@@ -11,8 +11,8 @@ pytestmark = pytest.mark.engines
 from omnirl.config.schema import ParallelismConfig  # noqa: E402
 from omnirl.errors import ConfigError, ModelError, WeightMismatch  # noqa: E402
 from omnirl.models import load_policy  # noqa: E402
+from omnirl.models.megatron.cpu import cpu_for_cuda  # noqa: E402
 from omnirl.models.nemotron_omni import build_checkpoint  # noqa: E402
-from omnirl.models.nemotron_omni.megatron.cpu import cpu_for_cuda  # noqa: E402
 from omnirl.models.nemotron_omni.weights import to_checkpoint as from_transformers  # noqa: E402
 from omnirl.models.policy import place  # noqa: E402
 from tests.omni import PATTERNS, make_prompt, tiny  # noqa: E402

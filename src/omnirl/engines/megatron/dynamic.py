@@ -28,8 +28,8 @@ from megatron.core.inference.text_generation_controllers.text_generation_control
 from torch import Tensor
 
 from omnirl.errors import EngineError
-from omnirl.models.nemotron_omni.megatron import contract
-from omnirl.models.nemotron_omni.megatron.model import MegatronOmni
+from omnirl.models import MegatronModel
+from omnirl.models.megatron import contract
 from omnirl.models.policy import Placement
 
 from ..sampling import draw, log_distribution, uniform
@@ -39,7 +39,7 @@ from ..sequence import Sequence
 class DynamicBatch(DynamicInferenceEngine):
     """Megatron's engine, stepped by hand: no event loop, no coordinator, no text."""
 
-    def __init__(self, model: MegatronOmni, context: DynamicInferenceContext) -> None:
+    def __init__(self, model: MegatronModel, context: DynamicInferenceContext) -> None:
         contract.require(context, contract.CONTEXT)
         self.sequences: dict[int, Sequence] = {}
         self._numbers = count()
@@ -119,7 +119,7 @@ class DynamicBatch(DynamicInferenceEngine):
 class _OmniWrapper(GPTInferenceWrapper):
     """One forward pass of the tokens that a step computes."""
 
-    def __init__(self, model: MegatronOmni, context: DynamicInferenceContext) -> None:
+    def __init__(self, model: MegatronModel, context: DynamicInferenceContext) -> None:
         super().__init__(model.language, context)
         self._omni = model
         self.device = next(model.parameters()).device

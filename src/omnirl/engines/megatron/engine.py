@@ -5,7 +5,7 @@ batch in the order of submission, as soon as the cache surely holds them to thei
 again.
 
 Example:
-    engine = MegatronEngine(checkpoint, store, backend, "float32", "cpu")
+    engine = MegatronEngine(support, checkpoint, store, backend, "float32", "cpu")
     completion = engine.submit(request).result(Deadline.after(60))
 """
 
@@ -26,10 +26,8 @@ from numpy.typing import NDArray
 
 from omnirl.config.schema import BackendConfig
 from omnirl.errors import EngineError, OmnirlError
-from omnirl.models.nemotron_omni.megatron.cpu import cpu_for_cuda
-from omnirl.models.nemotron_omni.megatron.model import MegatronOmni, load_megatron
-from omnirl.models.nemotron_omni.megatron.weights import checkpoint_shards, load_checkpoint_weights
-from omnirl.models.nemotron_omni.policy import pixel_values
+from omnirl.models import MegatronModel, MegatronSupport
+from omnirl.models.megatron.cpu import cpu_for_cuda
 from omnirl.models.policy import place
 from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
 
@@ -45,7 +43,9 @@ class MegatronEngine:
 
     capabilities = EngineCapabilities()
 
-    def __init__(self, checkpoint: Path, store: MediaStore, backend: BackendConfig, dtype: str, device: str) -> None:
+    def __init__(
+        self, support: MegatronSupport, checkpoint: Path, store: MediaStore, backend: BackendConfig, dtype: str, device: str
+    ) -> None:
         self.version = 0
         self._store = store
         self._max_requests = backend.megatron.max_requests
@@ -56,7 +56,7 @@ class MegatronEngine:
         self._live: dict[str, Sequence] = {}
         self._lock = threading.Lock()
         with cpu_for_cuda():
-            self._model = load_megatron(checkpoint, dtype, device, backend.parallelism)
+            self._model = support.load(checkpoint, dtype, device, backend.parallelism)
             self._features = FeatureCache(store, self._model.encode, size=4 * self._max_requests)
             self._context = min(backend.max_model_len, self._model.spec.context)
             try:
@@ -150,17 +150,17 @@ class MegatronEngine:
         self._pending.extendleft(reversed(waiting))
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
-        return pixel_values(self._model.media, self._model.spec, [self._store.get(digest)])[0].float().cpu().numpy()
+        return self._model.pixel_values([self._store.get(digest)])[0].float().cpu().numpy()
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
-        return {name: tuple(shard.shape) for name, shard in checkpoint_shards(self._model).items()}
+        return self._model.weight_shapes()
 
     def update_weights(self, bucket: WeightBucket) -> None:
         with self._inside():
             if any(not sequence.finished for sequence in self._batch.sequences.values()):
                 raise EngineError("the megatron engine cannot take new weights while requests are running.")
             self._batch.reset()  # aborted requests may be left in it
-            load_checkpoint_weights(self._model, bucket.tensors)
+            self._model.load_weights(bucket.tensors)
 
     def finish_update(self, version: int) -> None:
         with self._lock:
@@ -179,7 +179,7 @@ class MegatronEngine:
             self._features.clear()
 
 
-def _cache(model: MegatronOmni, backend: BackendConfig, context: int, device: str) -> DynamicInferenceContext:
+def _cache(model: MegatronModel, backend: BackendConfig, context: int, device: str) -> DynamicInferenceContext:
     """The paged cache: as large as `max_requests` of the longest sequences need, and no more than `buffer_size_gb`.
 
     Raises `EngineError` when that is not enough to start, or more than the machine has.

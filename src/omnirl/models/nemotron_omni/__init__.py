@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from omnirl.config.schema import TinyModelConfig
 from omnirl.types import ModelSpec
 
-from ..families import VllmSupport
+from ..families import MegatronSupport, VllmSupport
 from .spec import read_spec
 
 if TYPE_CHECKING:
     from .policy import OmniPolicy
 
-__all__ = ["LAYOUT", "build_checkpoint", "load_policy", "read_spec", "vllm_support", "weight_shapes"]
+__all__ = ["LAYOUT", "build_checkpoint", "load_policy", "megatron_support", "read_spec", "vllm_support", "weight_shapes"]
 
 #: raised when the written files change, so that a cached miniature is built anew
 LAYOUT = 1
@@ -39,6 +39,13 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def vllm_support() -> VllmSupport:
     """How it runs in vLLM."""
     from . import vllm as support
+
+    return support
+
+
+def megatron_support() -> MegatronSupport:
+    """How it runs on Megatron-core."""
+    from . import megatron as support
 
     return support
 

@@ -17,7 +17,7 @@ from .spec import read_spec
 if TYPE_CHECKING:
     from .policy import QwenPolicy
 
-__all__ = ["LAYOUT", "build_checkpoint", "load_policy", "read_spec", "vllm_support", "weight_shapes"]
+__all__ = ["LAYOUT", "build_checkpoint", "load_policy", "megatron_support", "read_spec", "vllm_support", "weight_shapes"]
 
 #: raised when the written files change, so that a cached miniature is built anew
 LAYOUT = 1
@@ -42,6 +42,10 @@ def vllm_support() -> VllmSupport:
     from . import vllm as support
 
     return support
+
+
+def megatron_support() -> None:
+    """It does not run on Megatron-core."""
 
 
 def build_checkpoint(folder: Path, tiny: TinyModelConfig) -> Path:

@@ -10,7 +10,7 @@ Example:
     logits = model(ids, place(prompt, 0, 0, by_digest))   # ids [B, T] → float32 [B, T, vocab]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -30,86 +30,13 @@ from omnirl.config.schema import ParallelismConfig
 from omnirl.errors import ModelError
 from omnirl.types import ModelSpec
 
+from ...megatron.parallel import initialize
 from ...policy import DTYPES, Placement
-from ..policy import encode_pictures
+from ..policy import encode_pictures, pixel_values
 from ..spec import read_spec
-from .modules import hybrid_spec, squared_relu
-from .parallel import initialize
-
-SYMBOLS = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
-#: what Megatron's modules cannot express: key of the text configuration → the one value that they can
-REQUIRED = {
-    "mlp_hidden_act": "relu2",
-    "mamba_hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "use_bias": False,
-    "use_conv_bias": True,
-    "tie_word_embeddings": False,
-    "norm_topk_prob": True,
-    "n_group": 1,
-    "topk_group": 1,
-}
-
-
-def transformer_config(text: Any, path: Path, dtype: torch.dtype, layout: ParallelismConfig, device: str) -> TransformerConfig:
-    """transformers' text configuration → Megatron's. Raises `ModelError` for what Megatron cannot express."""
-    for key, value in REQUIRED.items():
-        if getattr(text, key) != value:
-            raise ModelError(f"{path / 'config.json'}: {key}={getattr(text, key)!r}, but megatron supports only {value!r}.")
-    experts = {}
-    if "moe" in text.layers_block_type:
-        if text.num_experts_per_tok < 2:
-            raise ModelError(f"{path / 'config.json'}: num_experts_per_tok must be at least 2 on megatron.")
-        experts = {
-            "num_moe_experts": text.n_routed_experts,
-            "moe_ffn_hidden_size": text.moe_intermediate_size,
-            "moe_shared_expert_intermediate_size": text.moe_shared_expert_intermediate_size,
-            "moe_latent_size": text.moe_latent_size,
-            "moe_router_topk": text.num_experts_per_tok,
-            "moe_router_topk_scaling_factor": float(text.routed_scaling_factor),
-            "moe_router_score_function": "sigmoid",
-            "moe_router_enable_expert_bias": True,
-            "moe_router_load_balancing_type": "none",
-            "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": "alltoall",
-            # the default allocates NVLink multicast memory, which shared machines must leave off
-            "inference_moe_token_dispatcher_type": "nccl",
-        }
-    unfused = ("gradient_accumulation", "bias_activation", "bias_dropout", "masked_softmax", "apply_rope", "moe_permute")
-    return TransformerConfig(
-        num_layers=len(text.layers_block_type),
-        hidden_size=text.hidden_size,
-        num_attention_heads=text.num_attention_heads,
-        num_query_groups=text.num_key_value_heads,
-        kv_channels=text.head_dim,
-        ffn_hidden_size=text.intermediate_size,
-        activation_func=squared_relu,
-        add_bias_linear=False,
-        normalization="RMSNorm",
-        layernorm_epsilon=text.layer_norm_epsilon,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        is_hybrid_model=True,
-        mamba_num_heads=text.mamba_num_heads,
-        mamba_head_dim=text.mamba_head_dim,
-        mamba_state_dim=text.ssm_state_size,
-        mamba_num_groups=text.n_groups,
-        **experts,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        perform_initialization=False,
-        use_cpu_initialization=device == "cpu",
-        persist_layer_norm=False,
-        **{f"{name}_fusion": False for name in unfused},
-        tensor_model_parallel_size=layout.tp,
-        sequence_parallel=layout.sp,
-        pipeline_model_parallel_size=layout.pp,
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=layout.etp,
-    )
+from .config import SYMBOLS, transformer_config
+from .modules import hybrid_spec
+from .weights import checkpoint_shards, load_checkpoint, load_checkpoint_weights
 
 
 class MegatronOmni(MegatronModule):
@@ -124,6 +51,18 @@ class MegatronOmni(MegatronModule):
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
         """uint8 `[H, W, 3]` at final size → one `[num_tokens, hidden]` a picture."""
         return encode_pictures(self.media, self.spec, pictures)
+
+    def pixel_values(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
+        """See `Policy.pixel_values`."""
+        return pixel_values(self.media, self.spec, pictures)
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every checkpoint name that this rank holds a part of, with the shape of the whole."""
+        return {name: tuple(shard.shape) for name, shard in checkpoint_shards(self).items()}
+
+    def load_weights(self, wire: Mapping[str, Any]) -> None:
+        """Copy checkpoint-named tensors, any subset: all of `wire`, or nothing. Raises `WeightMismatch`."""
+        load_checkpoint_weights(self, wire)
 
     def embed(self, ids: Tensor, placements: Sequence[Placement]) -> Tensor:
         """ids int64 `[B, T]` → input embeddings `[T, B, hidden]` with the pictures in place; under sequence parallelism the
@@ -165,8 +104,6 @@ def load_megatron(path: Path, dtype: str, device: str, layout: ParallelismConfig
     On a machine without CUDA call it inside `cpu_for_cuda`. Raises `ModelError` for a checkpoint that cannot be read, is
     incomplete, or that Megatron cannot express.
     """
-    from .weights import load_checkpoint
-
     layout = layout or ParallelismConfig()
     model = build_megatron(path, dtype, device, layout)
     load_checkpoint(model, path)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +22,7 @@ from torch import Tensor
 from omnirl.errors import ModelError, WeightMismatch
 
 from .. import weights as transformers_weights
-from .model import SYMBOLS, MegatronOmni
+from .config import SYMBOLS
 
 BACKBONE = "language_model.backbone"
 #: in checkpoint files, but not part of the model: constants, and heads for speculative decoding
@@ -62,7 +62,17 @@ class Shard:
         return whole.reshape(self.shape)
 
 
-def checkpoint_shards(model: MegatronOmni) -> dict[str, Shard]:
+class Omni(Protocol):
+    """What holds the weights: `media` of transformers, `language` of Megatron-core."""
+
+    @property
+    def media(self) -> Any: ...
+
+    @property
+    def language(self) -> Any: ...
+
+
+def checkpoint_shards(model: Omni) -> dict[str, Shard]:
     """Checkpoint name → shard, for everything that this rank holds a part of."""
     media = transformers_weights.checkpoint_views(model.media)
     shards = {name: Shard(view, view.shape) for name, view in media.items()}
@@ -159,13 +169,13 @@ _LAYERS: dict[str, Callable[..., Shards]] = {
 }
 
 
-def to_checkpoint(model: MegatronOmni) -> dict[str, Tensor]:
+def to_checkpoint(model: Omni) -> dict[str, Tensor]:
     """Every weight under its checkpoint name; for a model that is on one rank."""
     return {name: shard.read() for name, shard in checkpoint_shards(model).items()}
 
 
 @torch.no_grad()
-def load_checkpoint_weights(model: MegatronOmni, wire: Mapping[str, Any]) -> None:
+def load_checkpoint_weights(model: Omni, wire: Mapping[str, Any]) -> None:
     """Copy checkpoint-named tensors, any subset: all of `wire`, or nothing.
 
     Raises `WeightMismatch` for a name that the model does not have, or another shape.
@@ -183,7 +193,7 @@ def load_checkpoint_weights(model: MegatronOmni, wire: Mapping[str, Any]) -> Non
 
 
 @torch.no_grad()
-def load_checkpoint(model: MegatronOmni, path: Path) -> None:
+def load_checkpoint(model: Omni, path: Path) -> None:
     """Fill `model` from the safetensors files of `path`, one tensor in memory at a time.
 
     Raises `ModelError` when a file cannot be read, or a tensor is missing, unexpected or of another shape.
