@@ -110,12 +110,11 @@ def score(policy: OmniPolicy, prompts: Tensor, ids: Tensor, temperature: float) 
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """`[P, G]` → `[P, G]`: each reward against the mean of its group's others, over their standard deviation. A group whose
-    rewards are all equal teaches nothing; where only the others are equal, the plain difference stays."""
-    size = rewards.shape[1]
-    others = torch.stack([rewards[:, [j for j in range(size) if j != i]] for i in range(size)], 1)  # [P, G, G - 1]
-    difference, deviation = rewards - others.mean(-1), others.std(-1)
-    return torch.where((others == others[..., :1]).all(-1), difference, difference / (deviation + 1e-6))
+    """`[P, G]` → `[P, G]`: each reward against its group's mean, over the group's standard deviation, so that a group pushes up
+    as much as it pushes down. A group whose rewards are all equal teaches nothing."""
+    difference, deviation = rewards - rewards.mean(-1, keepdim=True), rewards.std(-1, keepdim=True)
+    equal = (rewards == rewards[..., :1]).all(-1, keepdim=True)
+    return torch.where(equal, 0.0, difference / (deviation + 1e-6))
 
 
 def clipped_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip: float) -> Tensor:

@@ -105,6 +105,20 @@ def test_leave_one_out_is_the_mean_baseline_scaled(rewards):
     np.testing.assert_allclose(left_out, mean * len(rewards) / (len(rewards) - 1), atol=1e-12)
 
 
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=8), st.booleans())
+def test_against_the_mean_a_group_pushes_up_as_much_as_down(rewards, normalize):
+    assert advantages(rewards, baseline="mean", normalize=normalize).values.sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_the_only_right_completion_counts_more_over_the_deviation_of_all():
+    """The others of the one right completion of eight are equal: only the wrong ones are divided by a deviation."""
+    one_right = [1.0] + [0.0] * 7
+    left_out = advantages(one_right, baseline="leave_one_out", normalize=True).values
+    of_all = advantages(one_right, baseline="mean", normalize=True).values
+    np.testing.assert_allclose(left_out[:2], [1, -(1 / 7) * 7**0.5], rtol=1e-5)
+    np.testing.assert_allclose(of_all[:2], [7 / 8**0.5, -1 / 8**0.5], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("rewards", "zero"), [([1, 1, 1], True), ([1, 2, 3], False)])
 def test_no_baseline_keeps_the_reward(rewards, zero):
     plain = advantages(rewards, baseline="none", normalize=False)

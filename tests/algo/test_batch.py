@@ -16,7 +16,7 @@ from omnirl.types import Group, Reward, StopReason
 
 from .factories import make_group, make_trajectory, make_turn
 
-PLAIN = AlgoConfig(advantage=AdvantageConfig(normalize=False))
+PLAIN = AlgoConfig(advantage=AdvantageConfig(baseline="leave_one_out", normalize=False))
 
 
 def build(groups, config, budget=16):

@@ -12,7 +12,7 @@ from omnirl.types import Group, Reward, StopReason
 from .factories import make_group, make_trajectory, make_turn
 
 GDPO = AlgoConfig(advantage=AdvantageConfig(estimator="gdpo", baseline="mean"))
-PLAIN = AdvantageConfig(normalize=False)
+PLAIN = AdvantageConfig(baseline="leave_one_out", normalize=False)
 
 
 def by_parts(*parts, prompt_id="p"):
@@ -30,7 +30,7 @@ def test_each_group_is_scored_by_itself():
 def test_reinforce_plus_plus_leaves_the_deviation_to_the_batch():
     config = AlgoConfig(advantage=AdvantageConfig(estimator="reinforce_plus_plus", baseline="mean"))
     assert values([make_group([1, 2, 6])], config) == [[-2, -1, 3]]
-    assert values([make_group([1, 2, 3])], AlgoConfig())[0] == pytest.approx([-1.5 * 2**0.5, 0, 1.5 * 2**0.5], abs=1e-5)
+    assert values([make_group([1, 2, 6])], AlgoConfig())[0] == pytest.approx(np.array([-2, -1, 3]) / 7**0.5, abs=1e-5)
 
 
 def test_rewards_are_scaled_then_shaped():

@@ -205,7 +205,7 @@ def test_info_leaves_logging_as_it_was(here, capsys):
 
 def test_cfg_resolve_and_info(here, capsys):
     assert run(Task(), ["--cfg", "job", COUNT, "--package", "trainer"], "train") == 0
-    assert "lr: 0.0002" in capsys.readouterr().out
+    assert "lr: 0.0001" in capsys.readouterr().out
     assert run(Task(), [COUNT, "--cfg", "job", "--resolve"], "train") == 0
     text = capsys.readouterr().out
     assert "recipe_name: tiny_omni_count" in text

@@ -7,7 +7,7 @@
 | gdpo | each reward part as in `group`, their weighted sum standardised over the batch |
 
 Example:
-    score_groups([group with rewards 1, 2, 3], cfg.algo, budget=16)[0].values → [-2.12, 0, 2.12]
+    score_groups([group with rewards 1, 2, 3], cfg.algo, budget=16)[0].values → [-1, 0, 1]
 """
 
 from collections.abc import Sequence

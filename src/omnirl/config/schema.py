@@ -250,7 +250,7 @@ class AdvantageConfig:
     """From rewards to advantages."""
 
     estimator: str = "group"  #: group, reinforce_plus_plus (whitened over the step's tokens) or gdpo (part by part)
-    baseline: str = "leave_one_out"  #: what a reward is compared with: leave_one_out, mean or none
+    baseline: str = "mean"  #: what a reward is compared with: leave_one_out, mean or none
     normalize: bool = True  #: divide by the group's standard deviation (reinforce_plus_plus: by that of the batch's tokens)
     part_weights: Any = None  #: weights of the reward parts for gdpo, e.g. {exact: 1, format: 0.2}; null and absent ones are 1
     clip_low: float | None = None  #: smallest advantage; null has no limit

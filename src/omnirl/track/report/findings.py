@@ -67,7 +67,10 @@ def _reward(run: RunData) -> Iterator[Finding]:
         elif mean > 0.9:
             remedy = "All right: the task is learnt; use harder rows."
         else:
-            remedy = "Raise rollout.temperature or algo.group_size, so that completions of one prompt differ."
+            remedy = (
+                "The policy is certain, of wrong answers too: start again with a lower trainer.lr; "
+                "a higher rollout.temperature or algo.group_size makes completions of one prompt differ."
+            )
         level = Level.INFO if mean > 0.9 else Level.BAD
         yield Finding(level, "Nothing left to learn from", seen, remedy, "rollout/zero_variance_share")
     elif equal >= 0.7:
@@ -152,7 +155,7 @@ def _optimizer(run: RunData) -> Iterator[Finding]:
         reward = run.policy.get("rollout/reward_mean")
         if last < 0.1 * first and last < 0.05 and not (reward and reward.finite and fmean(reward.tail(_WINDOW)) > 0.9):
             text = f"Entropy fell from {first:.3f} to {last:.4f} nats a token without a high reward: answers are all the same."
-            remedy = "Raise algo.clip_max or algo.kl.coef, lower trainer.lr, or sample at a higher rollout.temperature."
+            remedy = "Lower trainer.lr, raise algo.kl.coef, or sample at a higher rollout.temperature."
             yield Finding(Level.BAD, "Entropy collapsed", text, remedy, "train/approx_entropy")
     norm, clip = run.policy.get("train/grad_norm"), run.number("trainer.grad_clip")
     if norm is not None and clip and norm.finite and (mean := fmean(norm.tail(_WINDOW))) > 10 * clip:
