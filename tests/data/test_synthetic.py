@@ -1,5 +1,7 @@
+import hashlib
 import json
 import os
+import re
 import threading
 from collections import Counter
 
@@ -7,13 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from omnirl.config.check import CHOICES
 from omnirl.config.schema import DatasetConfig, SyntheticConfig
 from omnirl.data import ensure_dataset, load_prompts, make_dataset
-from omnirl.data.synthetic import KINDS, config_hash, make_sample
+from omnirl.data.questions import KINDS
+from omnirl.data.synthetic import config_hash, make_sample
 from omnirl.errors import ConfigError, DataError
 from omnirl.media import pixels_digest
 
 SMALL = SyntheticConfig(num_train=6, num_eval=4)
+FIRST = SyntheticConfig(
+    shapes=["circle", "square", "triangle"], questions=["count", "count_color", "count_shape", "color", "shape"]
+)
 ALL = SyntheticConfig(shapes=["circle", "square", "triangle"], questions=list(KINDS))
 
 
@@ -32,38 +39,122 @@ def test_default_questions():
     )
 
 
-def truth(sample):
-    """The answer, read from the question and the objects."""
-    words = sample.question.removesuffix("?").split()
-    shapes = [thing.shape for thing in sample.things]
-    colors = [thing.color for thing in sample.things]
-    match sample.kind:
-        case "count":
-            return str(len(sample.things))
-        case "count_color":
-            return str(colors.count(words[2]))
-        case "count_shape":
-            return str(shapes.count(words[2].removesuffix("s")))
-        case "color":
-            return "/".join(thing.color for thing in sample.things if thing.shape == words[-1])
-        case "shape":
-            return "/".join(thing.shape for thing in sample.things if thing.color == words[4])
+@pytest.mark.parametrize(
+    ("cfg", "split", "digest"),
+    [
+        (SyntheticConfig(), "train", "bffb59b11a78ca9de48683602c10c72e"),
+        (SyntheticConfig(), "eval", "2e7db48ddbf362f72a086e1e38a274a8"),
+        (FIRST, "train", "7de6962fdb239789ebbd1370b0b9e32d"),
+        (FIRST, "eval", "66f201522c33ba68cd58fd8b99212e11"),
+    ],
+)
+def test_rows_of_recipes_with_measured_curves_stay(cfg, split, digest):
+    found = hashlib.sha256()
+    for index in range(64):
+        sample = make_sample(cfg, split, index)
+        (pixels,) = sample.pictures
+        found.update(json.dumps([sample.kind, sample.question, sample.answer, pixels_digest(pixels)]).encode())
+    assert found.hexdigest()[:32] == digest
 
 
-def test_answers_are_true():
-    for index in range(200):
-        sample = make_sample(ALL, "train", index)
-        assert sample.answer == truth(sample), sample
-        assert len(sample.things) <= ALL.max_objects
+def test_recipes_and_checks_know_the_kinds():
+    assert CHOICES["dataset.synthetic.questions"] == tuple(KINDS)
+
+
+def has(thing, word):
+    """Whether an object is what a word of a question says."""
+    word = word.removesuffix("s")
+    return word in ("object", "one", thing.shape, thing.color)
+
+
+def those(things, words):
+    return [thing for thing in things if all(has(thing, word) for word in words.split())]
+
+
+def the(things, words):
+    """The only such object."""
+    (thing,) = those(things, words)
+    return thing
+
+
+def count(things, words):
+    return len(those(things, words))
+
+
+#: pattern of a question → its answer, from the words and the objects of each picture
+READERS = {
+    r"How many (.+s) are there": lambda w, a: count(a, w),
+    r"What color is the (.+)": lambda w, a: the(a, w).color,
+    r"What shape is the (.+)": lambda w, a: the(a, w).shape,
+    r"Is there a (.+)": lambda w, a: count(a, w) > 0,
+    r"Are there more (\w+s) than (\w+s)": lambda v, w, a: count(a, v) > count(a, w),
+    r"Are there more (\w+ (\w+s)) than (\w+) ones": lambda v, noun, w, a: count(a, v) > count(a, f"{w} {noun}"),
+    r"Is the number of (.+) the same as the number of (.+)": lambda v, w, a: count(a, v) == count(a, w),
+    r"Is the (.+) the same color as the (.+)": lambda v, w, a: the(a, v).color == the(a, w).color,
+    r"Is the (.+) the same shape as the (.+)": lambda v, w, a: the(a, v).shape == the(a, w).shape,
+    r"How many more (.+) are in the second picture than in the first": lambda w, a, b: count(b, w) - count(a, w),
+    r"Which picture has more (.+)": lambda w, a, b: {1: "first", -1: "second"}[np.sign(count(a, w) - count(b, w))],
+}
+
+
+def truths(sample):
+    """Every answer that the question and the objects allow."""
+    for pattern, read in READERS.items():
+        if match := re.fullmatch(pattern, sample.question.removesuffix("?")):
+            answer = read(*match.groups(), *sample.scenes)
+            yield {True: "yes", False: "no"}[answer] if isinstance(answer, bool) else str(answer)
+
+
+SETTINGS = {
+    "all": ALL,
+    "one shape": SyntheticConfig(questions=[kind for kind in KINDS if KINDS[kind].needs.shapes == 1]),
+    "one color": SyntheticConfig(shapes=["square", "circle"], num_colors=1, questions=["exist", "more", "equal", "pair_which"]),
+    "two objects": SyntheticConfig(shapes=["circle", "square"], max_objects=2, num_colors=2, questions=list(KINDS)),
+    "one object": SyntheticConfig(max_objects=1, questions=["exist", "more", "equal", "pair_difference", "pair_which"]),
+}
+
+
+@pytest.mark.parametrize("cfg", SETTINGS.values(), ids=SETTINGS)
+def test_each_question_has_one_answer_and_it_is_given(cfg):
+    for index in range(30 * len(cfg.questions)):
+        sample = make_sample(cfg, "train", index)
+        assert list(truths(sample)) == [sample.answer], sample
+        assert len(sample.scenes) == len(sample.pictures) == 1 + sample.kind.startswith("pair_")
+        assert all(len(things) <= cfg.max_objects for things in sample.scenes)
+
+
+@pytest.mark.parametrize("cfg", SETTINGS.values(), ids=SETTINGS)
+def test_guessing_earns_no_more_than_its_share(cfg):
+    answers = {kind: Counter() for kind in cfg.questions}
+    for index in range(60 * len(cfg.questions)):
+        sample = make_sample(cfg, "eval", index)
+        answers[sample.kind][sample.answer] += 1
+    for kind, found in answers.items():
+        assert max(found.values()) == 60 // len(found), (kind, found)
+        assert len(found) > 1 or (kind, cfg.num_colors) == ("color", 1) or (kind, cfg.max_objects) == ("count", 1)
+
+
+def test_a_question_about_something_that_is_not_there_is_not_answered_by_an_empty_picture():
+    cfg = SyntheticConfig(shapes=["circle", "square"], questions=["exist"])
+    assert all(make_sample(cfg, "train", index).scenes[0] for index in range(100))
+
+
+def test_pairs_are_rows_of_two_pictures(tmp_path):
+    cfg = SyntheticConfig(num_train=2, num_eval=1, questions=["pair_difference", "count"])
+    pair, single = load_prompts(make_dataset(cfg, tmp_path / "d") / "train.jsonl")
+    assert [part.path for part in pair.messages[0].parts[:-1]] == ["images/train/00000-1.png", "images/train/00000-2.png"]
+    assert [part.path for part in single.messages[0].parts[:-1]] == ["images/train/00001.png"]
+    for part, pixels in zip(pair.messages[0].parts, make_sample(cfg, "train", 0).pictures, strict=False):
+        np.testing.assert_array_equal(np.asarray(Pillow.open(tmp_path / "d" / part.path)), pixels)
 
 
 def test_rows_are_reproducible_and_never_shared():
-    digests = Counter(pixels_digest(make_sample(SMALL, split, i).pixels) for split in ("train", "eval") for i in range(50))
+    digests = Counter(pixels_digest(make_sample(SMALL, split, i).pictures[0]) for split in ("train", "eval") for i in range(50))
     assert set(digests.values()) == {1}
     again = make_sample(SMALL, "train", 7)
-    np.testing.assert_array_equal(again.pixels, make_sample(SMALL, "train", 7).pixels)
+    np.testing.assert_array_equal(again.pictures, make_sample(SMALL, "train", 7).pictures)
     other = SyntheticConfig(num_train=6, num_eval=4, seed=1)
-    assert pixels_digest(again.pixels) != pixels_digest(make_sample(other, "train", 7).pixels)
+    assert pixels_digest(again.pictures[0]) != pixels_digest(make_sample(other, "train", 7).pictures[0])
 
 
 def test_the_folder_is_a_dataset(tmp_path):
@@ -73,7 +164,7 @@ def test_the_folder_is_a_dataset(tmp_path):
     assert not {p.id for p in train} & {p.id for p in held_out}
     assert train[0].target == f"<answer>{train[0].answer}</answer>"
     picture = np.asarray(Pillow.open(folder / train[0].messages[0].parts[0].path))
-    np.testing.assert_array_equal(picture, make_sample(SMALL, "train", 0).pixels)
+    np.testing.assert_array_equal(picture, make_sample(SMALL, "train", 0).pictures[0])
     assert json.loads((folder / "dataset.json").read_text())["hash"] == config_hash(SMALL)
     assert os.listdir(tmp_path) == ["d"]
 
@@ -131,7 +222,9 @@ def test_parent_is_a_file(tmp_path):
         ({"shapes": ["star"]}, r"dataset.synthetic.shapes=\['star'\]: choose one or more of circle, square, triangle"),
         ({"questions": []}, r"dataset.synthetic.questions=\[\]: choose one or more of count, "),
         ({"questions": ["count", "count"]}, "each once"),
-        ({"questions": ["shape"]}, "'shape' needs at least two shapes"),
+        ({"questions": ["shape"]}, r"'shape' needs at least 2 shapes \(`dataset.synthetic.shapes`\)"),
+        ({"questions": ["exist"], "num_colors": 1}, "'exist' needs two shapes or two colors"),
+        ({"questions": ["same_color"], "shapes": ["circle", "square"], "max_objects": 1}, "at least 2 objects"),
         ({"min_radius": 12.0}, "need 0 < min_radius <= max_radius"),
         ({"max_objects": 25}, r"25 objects of min_radius=6.0 do not fit; lower max_objects, or min_radius to 4.40"),
         ({"max_radius": 31.0}, "max_radius=31.0 does not fit the picture"),

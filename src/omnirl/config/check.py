@@ -34,7 +34,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dataset.clips.kinds": ("count", "cups", "stack"),
     "dataset.clips.format": ("mp4", "frames"),
     "dataset.synthetic.shapes": ("circle", "square", "triangle"),
-    "dataset.synthetic.questions": ("count", "count_color", "count_shape", "color", "shape"),
+    "dataset.synthetic.questions": (
+        "count",
+        "count_color",
+        "count_shape",
+        "color",
+        "shape",
+        "exist",
+        "more",
+        "equal",
+        "same_color",
+        "same_shape",
+        "pair_difference",
+        "pair_which",
+    ),
     "prompt.over_length": ("error", "drop", "mask"),
     "media.store": ("memory", "shared_memory"),
     "media.video_backend": ("pyav", "decord", "torchcodec"),
@@ -300,6 +313,13 @@ def _sizes(cfg: Config) -> Iterator[Problem]:
     yield from _packing(cfg)
     if synthetic.min_radius > synthetic.max_radius:
         yield Problem("dataset.synthetic.min_radius", f"is above max_radius={synthetic.max_radius:g}")
+    if (
+        cfg.dataset.path is None
+        and cfg.dataset.make == "pictures"
+        and any(kind.startswith("pair_") for kind in synthetic.questions)
+        and cfg.media.max_per_prompt < 2
+    ):
+        yield Problem("dataset.synthetic.questions", "asks about two pictures, more than media.max_per_prompt=1")
     if cfg.model.path is not None:
         return
     if not re.fullmatch(r"[M*E-]+", tiny.pattern):

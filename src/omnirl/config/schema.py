@@ -167,7 +167,7 @@ class SyntheticConfig:
     max_objects: int = 4  #: most objects in a picture
     num_colors: int = 6  #: colours in use, 1 to 8
     shapes: list[str] = field(default_factory=lambda: ["circle"])  #: circle, square, triangle
-    questions: list[str] = field(default_factory=lambda: ["count", "color"])  #: count, count_color, count_shape, color, shape
+    questions: list[str] = field(default_factory=lambda: ["count", "color"])  #: kinds of questions, which take turns
     min_radius: float = 6.0  #: smallest object radius, in pixels of a 64-pixel picture
     max_radius: float = 9.0  #: largest object radius, in pixels of a 64-pixel picture
     seed: int = 0  #: seed of the pictures

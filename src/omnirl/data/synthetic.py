@@ -1,7 +1,7 @@
 """Procedural pictures with questions: `SyntheticConfig` → a folder of PNGs, `train.jsonl`, `eval.jsonl` and `dataset.json`.
 
-Question kinds take turns, and so do the answers of a kind; each row has a random stream of its own, a function of (seed, split,
-index), so that train and eval never share one.
+Question kinds (`questions`) take turns, and so do the answers of a kind; each row has a random stream of its own, a function
+of (seed, split, index), so that train and eval never share one.
 
 Example:
     make_dataset(SyntheticConfig(num_train=2, num_eval=1), Path("clevr"))
@@ -9,7 +9,7 @@ Example:
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,21 @@ from omnirl.config.schema import SyntheticConfig
 from omnirl.errors import ConfigError
 
 from .folder import SPLITS, content_hash, describe, write_folder
-from .scene import COLORS, SHAPES, Thing, draw, largest_radius, place
+from .questions import KINDS, Look, ask
+from .scene import SHAPES, Thing, draw, largest_radius, place
 
-KINDS = ("count", "count_color", "count_shape", "color", "shape")
 _VERSION = 1  # of the generator; part of the hash
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row before it is written. `pixels`: uint8 `[size, size, 3]`."""
+    """One row before it is written. `scenes`: the objects of each picture; `pictures`: uint8 `[size, size, 3]` each."""
 
     kind: str
     question: str
     answer: str
-    things: tuple[Thing, ...]
-    pixels: NDArray[np.uint8]
+    scenes: tuple[tuple[Thing, ...], ...]
+    pictures: tuple[NDArray[np.uint8], ...]
 
 
 def config_hash(cfg: SyntheticConfig) -> str:
@@ -56,9 +56,9 @@ def check_config(cfg: SyntheticConfig) -> None:
         unknown = [value for value in chosen if value not in known]
         if unknown or not chosen or len(set(chosen)) < len(chosen):
             raise ConfigError(f"{key}{name}={list(chosen)}: choose one or more of {', '.join(known)}, each once")
-    for kind in ("count_shape", "shape"):
-        if kind in cfg.questions and len(cfg.shapes) < 2:
-            raise ConfigError(f"{key}questions: {kind!r} needs at least two shapes, `{key}shapes` is {list(cfg.shapes)}")
+    for kind in cfg.questions:
+        if missing := KINDS[kind].needs.missing(cfg):
+            raise ConfigError(f"{key}questions: {kind!r} needs {missing}")
     if not 0 < cfg.min_radius <= cfg.max_radius:
         raise ConfigError(f"{key}min_radius={cfg.min_radius}, max_radius={cfg.max_radius}: need 0 < min_radius <= max_radius")
     room = largest_radius(cfg.max_objects, cfg.size)
@@ -77,47 +77,17 @@ def make_sample(cfg: SyntheticConfig, split: str, index: int) -> Sample:
     rng = np.random.Generator(np.random.Philox(key=key))
     turn, which = divmod(index, len(cfg.questions))
     kind = cfg.questions[which]
-    question, answer, kinds = _ask(rng, cfg, kind, turn)
+    asked = ask(rng, cfg, kind, turn)
+    drawn = [_draw(rng, cfg, looks) for looks in asked.pictures]
+    scenes, pictures = zip(*drawn, strict=True)
+    return Sample(kind, asked.question, asked.answer, scenes, pictures)
+
+
+def _draw(rng: np.random.Generator, cfg: SyntheticConfig, looks: Sequence[Look]) -> tuple[tuple[Thing, ...], NDArray[np.uint8]]:
     scale = cfg.size / 64
-    places = place(rng, len(kinds), cfg.size, cfg.min_radius * scale, cfg.max_radius * scale)
-    things = [Thing(shape, color, *map(float, at)) for (shape, color), at in zip(kinds, places, strict=True)]
-    return Sample(kind, question, answer, tuple(things), draw(rng, things, cfg.size))
-
-
-def _ask(rng: np.random.Generator, cfg: SyntheticConfig, kind: str, turn: int) -> tuple[str, str, list[tuple[str, str]]]:
-    """Question, answer and the (shape, color) of each object. `turn` walks through the answers of the kind."""
-    colors, shapes = list(COLORS)[: cfg.num_colors], list(cfg.shapes)
-    noun = shapes[0] if len(shapes) == 1 else "object"
-
-    def pick(values: list[str], but: str | None = None) -> str:
-        return str(rng.choice([value for value in values if value != but]))
-
-    def some(low: int, high: int) -> range:
-        return range(int(rng.integers(low, high + 1)))
-
-    if kind == "count":
-        count = 1 + turn % cfg.max_objects
-        return f"How many {noun}s are there?", str(count), [(pick(shapes), pick(colors)) for _ in range(count)]
-    if kind == "count_color":
-        count, color = turn % (cfg.max_objects + 1), pick(colors)
-        kinds = [(pick(shapes), color) for _ in range(count)]
-        if len(colors) > 1:
-            kinds += [(pick(shapes), pick(colors, but=color)) for _ in some(0, cfg.max_objects - count)]
-        return f"How many {color} {noun}s are there?", str(count), kinds
-    if kind == "count_shape":
-        count, shape = turn % (cfg.max_objects + 1), pick(shapes)
-        kinds = [(shape, pick(colors)) for _ in range(count)]
-        kinds += [(pick(shapes, but=shape), pick(colors)) for _ in some(0, cfg.max_objects - count)]
-        return f"How many {shape}s are there?", str(count), kinds
-    if kind == "color":
-        color, shape = colors[turn % len(colors)], pick(shapes)
-        others = some(0, cfg.max_objects - 1) if len(shapes) > 1 else range(0)
-        kinds = [(shape, color)] + [(pick(shapes, but=shape), pick(colors)) for _ in others]
-        return f"What color is the {shape}?", color, kinds
-    shape, color = shapes[turn % len(shapes)], pick(colors)
-    others = some(0, cfg.max_objects - 1) if len(colors) > 1 else range(0)
-    kinds = [(shape, color)] + [(pick(shapes), pick(colors, but=color)) for _ in others]
-    return f"What shape is the {color} object?", shape, kinds
+    places = place(rng, len(looks), cfg.size, cfg.min_radius * scale, cfg.max_radius * scale)
+    things = [Thing(shape, color, *map(float, at)) for (shape, color), at in zip(looks, places, strict=True)]
+    return tuple(things), draw(rng, things, cfg.size)
 
 
 def make_dataset(cfg: SyntheticConfig, out: Path, *, replace: bool = False) -> Path:
@@ -143,9 +113,11 @@ def _write(cfg: SyntheticConfig, folder: Path) -> None:
 def _rows(cfg: SyntheticConfig, split: str, count: int, folder: Path) -> Iterator[dict[str, Any]]:
     for index in range(count):
         sample = make_sample(cfg, split, index)
-        path = f"images/{split}/{index:05d}.png"
-        Pillow.fromarray(sample.pixels).save(folder / path, compress_level=3)
-        content = [{"type": "image", "image": path}, {"type": "text", "text": sample.question}]
+        several = len(sample.pictures) > 1
+        paths = [f"images/{split}/{index:05d}{f'-{i}' if several else ''}.png" for i in range(1, len(sample.pictures) + 1)]
+        for path, pixels in zip(paths, sample.pictures, strict=True):
+            Pillow.fromarray(pixels).save(folder / path, compress_level=3)
+        content = [*({"type": "image", "image": path} for path in paths), {"type": "text", "text": sample.question}]
         yield {
             "id": f"{split}-{index:05d}",
             "messages": [{"role": "user", "content": content}],
