@@ -1,5 +1,5 @@
-"""Writes what pages take from the code: `configuration.md` from the schema, `metrics.md` from the glossary, `pictures.md` from
-the decoder's policy.
+"""Writes what pages take from the code: `configuration.md` from the schema, `metrics.md` from the glossary, `pictures.md` and
+`clips.md` from the decoders' policies.
 
 The text above a page's marker is written by hand; everything below it is made here.
 
@@ -17,7 +17,9 @@ from pathlib import Path
 
 from omnirl.config.check import CHOICES, RANGES, UNAVAILABLE
 from omnirl.config.keys import Key, known_keys
-from omnirl.media.policy import RULES
+from omnirl.media import policy as picture_policy
+from omnirl.media.policy import Rule
+from omnirl.media.video import policy as clip_policy
 from omnirl.track import GLOSSARY
 
 DOCS = Path(__file__).resolve().parent
@@ -99,7 +101,16 @@ def metrics() -> str:
 
 def pictures() -> str:
     """The cases of the decoder's policy."""
-    return _table("case outcome rule", ((_escape(r.case), _escape(r.outcome), f"`{r.name}`") for r in RULES))
+    return _rules(picture_policy.RULES)
+
+
+def clips() -> str:
+    """The same for clips."""
+    return _rules(clip_policy.RULES)
+
+
+def _rules(rules: Iterable[Rule]) -> str:
+    return _table("case outcome rule", ((_escape(r.case), _escape(r.outcome), f"`{r.name}`") for r in rules))
 
 
 def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> str:
@@ -111,7 +122,12 @@ def _escape(text: str) -> str:
     return text.replace("|", r"\|").replace("*", r"\*")
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metrics.md": metrics, "pictures.md": pictures}
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+    "pictures.md": pictures,
+    "clips.md": clips,
+}
 
 
 def main() -> int:

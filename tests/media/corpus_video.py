@@ -1,4 +1,4 @@
-"""Clips made by code, each with the outcome that the policy table of docs/data.md gives it. The number of a frame is written
+"""Clips made by code, each with the outcome that the policy table (docs/clips.md) gives it. The number of a frame is written
 into its pixels: eight vertical stripes, white for a one.
 
 Example:
@@ -8,8 +8,8 @@ Example:
 import json
 import struct
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,9 +23,10 @@ TOTAL = 30
 
 @dataclass(frozen=True)
 class Clip:
-    """`make` writes the clip to the path that it is given. Of a good clip: its number of frames, their size before resizing and
-    their last time in ms; of a bad one `error`, a pattern of the message."""
+    """`rule`: what decides it. `make` writes the clip to the path that it is given. Of a good clip: its number of frames, their
+    size before resizing and their last time in ms; of a bad one `error`, a pattern of the message."""
 
+    rule: str
     file: str
     make: Callable[[Path], None]
     frames: int = TOTAL
@@ -33,6 +34,7 @@ class Clip:
     last_ms: float | None = 2900
     error: str | None = None
     exact: bool = True  # the stripes can be read
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 def stripes(number, height=HEIGHT, width=WIDTH):
@@ -178,76 +180,97 @@ VARIABLE = [0, *np.cumsum([33 if i % 2 else 200 for i in range(TOTAL - 1)]).toli
 
 CLIPS = {
     # codecs and containers
-    "h264": Clip("h264.mp4", made()),
-    "h264_no_b_frames": Clip("a.mp4", made(bf=0)),
-    "h264_keys": Clip("b.mp4", made(g=5)),
-    "h264_open_gop": Clip("c.mp4", made(g=6, **{"x264-params": "open-gop=1:bframes=3"})),
-    "h264_444": Clip("d.mp4", made(pix="yuv444p")),
-    "h264_mkv": Clip("e.mkv", made()),
-    "h264_mov": Clip("f.mov", made()),
-    "h264_ts": Clip("g.ts", made()),
-    "h264_fragments": Clip("h.mp4", made(container={"movflags": "frag_keyframe+empty_moov"}, g=5)),
-    "h264_raw": Clip("i.h264", made(fmt="h264"), last_ms=None),
-    "h264_flv": Clip("j.flv", made()),
-    "hevc": Clip("hevc.mp4", made(codec="libx265", **{"x265-params": "log-level=none"})),
-    "hevc_10_bits": Clip("k.mp4", made(codec="libx265", pix="yuv420p10le", **{"x265-params": "log-level=none"})),
-    "vp8": Clip("l.webm", made(codec="libvpx")),
-    "vp9": Clip("vp9.webm", made(codec="libvpx-vp9")),
-    "av1": Clip("av1.mp4", made(codec="libsvtav1")),
-    "av1_webm": Clip("m.webm", made(codec="libsvtav1")),
-    "mpeg4": Clip("mpeg4.mp4", made(codec="mpeg4")),
-    "mpeg4_avi": Clip("n.avi", made(codec="mpeg4", bf=2)),
-    "mpeg2": Clip("o.mpg", made(codec="mpeg2video", rate=25), last_ms=1160),
-    "mjpeg": Clip("p.avi", made(codec="mjpeg", pix="yuvj420p")),
-    "ffv1": Clip("q.mkv", made(codec="ffv1")),
-    "gif": Clip("r.gif", made(codec="gif", pix="rgb8")),
+    "h264": Clip("file", "h264.mp4", made()),
+    "h264_no_b_frames": Clip("file", "a.mp4", made(bf=0)),
+    "h264_keys": Clip("file", "b.mp4", made(g=5)),
+    "h264_open_gop": Clip("file", "c.mp4", made(g=6, **{"x264-params": "open-gop=1:bframes=3"})),
+    "h264_444": Clip("depth", "d.mp4", made(pix="yuv444p")),
+    "h264_mkv": Clip("file", "e.mkv", made()),
+    "h264_mov": Clip("file", "f.mov", made()),
+    "h264_ts": Clip("file", "g.ts", made()),
+    "h264_fragments": Clip("file", "h.mp4", made(container={"movflags": "frag_keyframe+empty_moov"}, g=5)),
+    "h264_raw": Clip("no_times", "i.h264", made(fmt="h264"), last_ms=None),
+    "h264_flv": Clip("file", "j.flv", made()),
+    "hevc": Clip("file", "hevc.mp4", made(codec="libx265", **{"x265-params": "log-level=none"})),
+    "hevc_10_bits": Clip("depth", "k.mp4", made(codec="libx265", pix="yuv420p10le", **{"x265-params": "log-level=none"})),
+    "vp8": Clip("file", "l.webm", made(codec="libvpx")),
+    "vp9": Clip("file", "vp9.webm", made(codec="libvpx-vp9")),
+    "av1": Clip("av1", "av1.mp4", made(codec="libsvtav1")),
+    "av1_webm": Clip("av1", "m.webm", made(codec="libsvtav1")),
+    "mpeg4": Clip("file", "mpeg4.mp4", made(codec="mpeg4")),
+    "mpeg4_avi": Clip("file", "n.avi", made(codec="mpeg4", bf=2)),
+    "mpeg2": Clip("file", "o.mpg", made(codec="mpeg2video", rate=25), last_ms=1160),
+    "mjpeg": Clip("file", "p.avi", made(codec="mjpeg", pix="yuvj420p")),
+    "ffv1": Clip("file", "q.mkv", made(codec="ffv1")),
+    "gif": Clip("file", "r.gif", made(codec="gif", pix="rgb8")),
     # times
-    "variable_rate": Clip("vfr.mp4", made(times=VARIABLE), last_ms=VARIABLE[-1]),
-    "variable_rate_webm": Clip("vfr.webm", made(codec="libvpx-vp9", times=VARIABLE), last_ms=VARIABLE[-1]),
-    "rate_23_976": Clip("ntsc.mp4", made(rate=Fraction(24000, 1001)), last_ms=29 * 1001 / 24),
-    "one_frame": Clip("one.mp4", made(total=1), frames=1, last_ms=0),
-    "one_second": Clip("second.mp4", made(total=10), frames=10, last_ms=900),
-    "odd": Clip("odd.mp4", made(total=3), frames=3, last_ms=200),
-    "sound_is_longer": Clip("sound.mp4", with_sound),
+    "variable_rate": Clip("variable_rate", "vfr.mp4", made(times=VARIABLE), last_ms=VARIABLE[-1]),
+    "variable_rate_webm": Clip("variable_rate", "vfr.webm", made(codec="libvpx-vp9", times=VARIABLE), last_ms=VARIABLE[-1]),
+    "rate_23_976": Clip("variable_rate", "ntsc.mp4", made(rate=Fraction(24000, 1001)), last_ms=29 * 1001 / 24),
+    "one_frame": Clip("few", "one.mp4", made(total=1), frames=1, last_ms=0),
+    "one_second": Clip("few", "second.mp4", made(total=10), frames=10, last_ms=900),
+    "odd": Clip("few", "odd.mp4", made(total=3), frames=3, last_ms=200),
+    "sound_is_longer": Clip("sound", "sound.mp4", with_sound),
     # geometry
-    "rotated_90": Clip("r90.mp4", changed(rotated(90)), size=(WIDTH, HEIGHT), exact=False),
-    "rotated_180": Clip("r180.mp4", changed(rotated(180)), exact=False),
-    "rotated_270": Clip("r270.mp4", changed(rotated(270)), size=(WIDTH, HEIGHT), exact=False),
-    "portrait": Clip("s.mp4", made(height=128, width=64), size=(128, 64)),
-    "wide": Clip("t.mp4", made(height=16, width=512), size=(16, 512)),
-    "odd_sides": Clip("u.mkv", made(codec="ffv1", height=33, width=65, pix="bgr0"), size=(33, 65), exact=False),
-    "two_sizes": Clip("v.h264", two_sizes, error="different sizes"),
+    "rotated_90": Clip("rotation", "r90.mp4", changed(rotated(90)), size=(WIDTH, HEIGHT), exact=False),
+    "rotated_180": Clip("rotation", "r180.mp4", changed(rotated(180)), exact=False),
+    "rotated_270": Clip("rotation", "r270.mp4", changed(rotated(270)), size=(WIDTH, HEIGHT), exact=False),
+    "portrait": Clip("sides", "s.mp4", made(height=128, width=64), size=(128, 64)),
+    "wide": Clip("sides", "t.mp4", made(height=16, width=512), size=(16, 512)),
+    "odd_sides": Clip("sides", "u.mkv", made(codec="ffv1", height=33, width=65, pix="bgr0"), size=(33, 65), exact=False),
+    "two_sizes": Clip("sizes", "v.h264", two_sizes, error="different sizes"),
+    # limits
+    "too_short": Clip("short", "nine.mp4", made(total=9), frames=9, last_ms=800),
+    "too_large": Clip(
+        "pixels", "large.mp4", made(), limits={"max_pixels": 1000}, error="3072 pixels are over the limit of 1000"
+    ),
+    "too_many": Clip("frames", "many.mp4", made(), limits={"max_frames": 29}, error="30 frames are over the limit of 29"),
+    "too_many_in_folder": Clip("frames", "many", folder(), limits={"max_frames": 5}, error="6 frames are over the limit of 5"),
+    "too_long": Clip("seconds", "long.mp4", made(), limits={"max_seconds": 2}, error="3 s are over the limit of 2 s"),
+    "too_heavy": Clip("bytes", "heavy.mp4", made(), limits={"max_bytes": 100}, error="bytes are over the limit of 100"),
     # damage
-    "empty": Clip("empty.mp4", written(b""), error="the file is empty"),
-    "noise": Clip("noise.mp4", written(bytes(range(256)) * 8), error="not a readable clip"),
-    "html": Clip("page.mp4", written(b"<!DOCTYPE html><title>404</title>"), error="an HTML or XML page"),
-    "picture": Clip("picture.mp4", lambda p: Pillow.fromarray(stripes(1)).save(p, "PNG"), error="not a readable clip"),
-    "playlist": Clip("list.mp4", written(b"#EXTM3U\n#EXTINF:1,\nother.ts\n"), error="not a readable clip"),
-    "no_index": Clip("w.mp4", changed(cut(0.6)), error="not a readable clip|no video stream"),
-    "cut_index_first": Clip("x.mp4", changed(cut(0.7), container={"movflags": "faststart"}), error="truncated"),
-    "cut_mkv": Clip("y.mkv", changed(cut(0.5), codec="ffv1"), error="truncated"),
-    "cut_webm": Clip("z.webm", changed(cut(0.7), codec="libvpx-vp9", crf=10), error="truncated"),
-    "cut_avi": Clip("cut.avi", changed(cut(0.5), codec="mjpeg", pix="yuvj420p"), error="truncated"),
-    "spoiled": Clip("spoiled.mp4", changed(spoil, bf=0), error="truncated or corrupt"),
-    "audio_only": Clip("sound.m4a", lambda p: audio(p, "mp4"), error="no video stream"),
-    "no_frames": Clip("none.mp4", no_frames, error="no frames|not a readable clip|no video stream"),
-    "missing": Clip("missing.mp4", lambda p: None, error="no such file"),
+    "empty": Clip("empty", "empty.mp4", written(b""), error="the file is empty"),
+    "noise": Clip("not_clip", "noise.mp4", written(bytes(range(256)) * 8), error="not a readable clip"),
+    "html": Clip("not_clip", "page.mp4", written(b"<!DOCTYPE html><title>404</title>"), error="an HTML or XML page"),
+    "picture": Clip(
+        "not_clip", "picture.mp4", lambda p: Pillow.fromarray(stripes(1)).save(p, "PNG"), error="not a readable clip"
+    ),
+    "playlist": Clip("playlist", "list.mp4", written(b"#EXTM3U\n#EXTINF:1,\nother.ts\n"), error="not a readable clip"),
+    "no_index": Clip("truncated", "w.mp4", changed(cut(0.6)), error="not a readable clip|no video stream"),
+    "cut_index_first": Clip("truncated", "x.mp4", changed(cut(0.7), container={"movflags": "faststart"}), error="truncated"),
+    "cut_mkv": Clip("truncated", "y.mkv", changed(cut(0.5), codec="ffv1"), error="truncated"),
+    "cut_webm": Clip("truncated", "z.webm", changed(cut(0.7), codec="libvpx-vp9", crf=10), error="truncated"),
+    "cut_avi": Clip("truncated", "cut.avi", changed(cut(0.5), codec="mjpeg", pix="yuvj420p"), error="truncated"),
+    "spoiled": Clip("corrupt", "spoiled.mp4", changed(spoil, bf=0), error="truncated or corrupt"),
+    "audio_only": Clip("audio_only", "sound.m4a", lambda p: audio(p, "mp4"), error="no video stream"),
+    "no_frames": Clip("no_frames", "none.mp4", no_frames, error="no frames|not a readable clip|no video stream"),
+    "missing": Clip("missing", "missing.mp4", lambda p: None, error="no such file"),
     # pictures as clips
-    "folder": Clip("frames", folder(), frames=6, last_ms=5000),
-    "folder_natural_order": Clip("natural", folder(12), frames=12, last_ms=11000),
+    "folder": Clip("folder", "frames", folder(), frames=6, last_ms=5000),
+    "folder_natural_order": Clip("folder", "natural", folder(12), frames=12, last_ms=11000),
     "folder_with_manifest": Clip(
-        "listed", folder(manifest={"frames": [f"{i}.png" for i in range(6)], "fps": 2}), frames=6, last_ms=2500
+        "manifest", "listed", folder(manifest={"frames": [f"{i}.png" for i in range(6)], "fps": 2}), frames=6, last_ms=2500
     ),
     "manifest_times": Clip(
-        "t.json", manifest({"frames": frames_of("t"), "timestamps_s": [1, 1.5, 2, 4, 4.25, 9]}), frames=6, last_ms=8000
+        "manifest",
+        "t.json",
+        manifest({"frames": frames_of("t"), "timestamps_s": [1, 1.5, 2, 4, 4.25, 9]}),
+        frames=6,
+        last_ms=8000,
     ),
-    "manifest_outside": Clip("o.json", manifest({"frames": ["../secret.png"]}), error="outside the manifest's folder"),
-    "manifest_unknown_key": Clip("k.json", manifest({"frames": frames_of("k"), "rate": 2}), error="the manifest has rate"),
-    "manifest_times_fall": Clip("f.json", manifest({"frames": frames_of("f", 2), "timestamps_s": [1, 1]}), error="rising"),
-    "manifest_no_json": Clip("j.json", manifest("{"), error="not a readable manifest"),
-    "manifest_missing_frame": Clip("m.json", manifest({"frames": ["m/9.png"]}), error="no such file"),
-    "folder_empty": Clip("nothing", folder(0), error="no frames in"),
-    "folder_sizes": Clip("sizes", folder(size={3: (32, 32)}), error="different sizes"),
+    "manifest_outside": Clip(
+        "outside", "o.json", manifest({"frames": ["../secret.png"]}), error="outside the manifest's folder"
+    ),
+    "manifest_unknown_key": Clip(
+        "manifest_wrong", "k.json", manifest({"frames": frames_of("k"), "rate": 2}), error="the manifest has rate"
+    ),
+    "manifest_times_fall": Clip(
+        "manifest_wrong", "f.json", manifest({"frames": frames_of("f", 2), "timestamps_s": [1, 1]}), error="rising"
+    ),
+    "manifest_no_json": Clip("manifest_wrong", "j.json", manifest("{"), error="not a readable manifest"),
+    "manifest_missing_frame": Clip("missing", "m.json", manifest({"frames": ["m/9.png"]}), error="no such file"),
+    "folder_empty": Clip("empty", "nothing", folder(0), error="no frames in"),
+    "folder_sizes": Clip("sizes", "sizes", folder(size={3: (32, 32)}), error="different sizes"),
 }
 
 

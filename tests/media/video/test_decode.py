@@ -5,11 +5,14 @@ from omnirl.errors import MediaError
 from omnirl.media.grid import Grid
 from omnirl.media.pixels import pixels_digest, resize_pixels
 from omnirl.media.video import FrameRule, VideoJob, VideoLimits, load_video, resolve
+from omnirl.media.video.policy import RULES
 from omnirl.types import VideoSettings
 from tests.media.corpus_video import CLIPS, TOTAL, VARIABLE, encode, number, stripes
 
 GOOD = [name for name, clip in CLIPS.items() if clip.error is None]
 FILES = [name for name in GOOD if "." in CLIPS[name].file and not CLIPS[name].file.endswith(".json")]
+#: rules about where a clip comes from and what decodes it: `test_loader.py`, `test_pool.py`, and here
+ELSEWHERE = {"root", "slow", "crash"}
 #: what decord cannot do is an error that says so; what it does is the same bytes
 DECORD_LACKS = {"h264_ts", "h264_raw", "av1", "av1_webm", "mpeg2", "gif"}
 
@@ -26,8 +29,12 @@ def job(*, frame=None, backend="pyav", limits=None, timeout_s=60.0, **settings):
     return VideoJob(rule, frame or Original(16, 2, 16), backend, limits or VideoLimits(), timeout_s)
 
 
-def test_the_corpus_is_large_enough():
-    assert len(CLIPS) >= 40
+def test_the_corpus_covers_every_rule_and_names_no_other():
+    assert len(CLIPS) >= 60
+    assert {clip.rule for clip in CLIPS.values()} == {rule.name for rule in RULES} - ELSEWHERE
+    refused = {rule.name for rule in RULES if rule.refused}
+    for name, clip in CLIPS.items():
+        assert (clip.rule in refused) == (clip.error is not None), name
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -37,6 +44,7 @@ def test_good_clips(clips, name):
     assert video.pixels.dtype == np.uint8
     assert video.pixels.shape == (clip.frames, *clip.size, 3)
     assert video.sampling.source_frames == clip.frames
+    assert video.sampling.clamped == video.sampling.requested - clip.frames > 0
     assert video.sampling.timestamps_ms[0] == 0
     if clip.last_ms is not None:
         assert video.sampling.timestamps_ms[-1] == pytest.approx(clip.last_ms, abs=1)
@@ -49,7 +57,7 @@ def test_good_clips(clips, name):
 @pytest.mark.parametrize("name", [name for name, clip in CLIPS.items() if clip.error])
 def test_bad_clips(clips, name):
     with pytest.raises(MediaError, match=CLIPS[name].error) as caught:
-        load_video(clips[name], job(), name=f"clip {name}")
+        load_video(clips[name], job(limits=VideoLimits(**CLIPS[name].limits)), name=f"clip {name}")
     assert f"clip {name}" in str(caught.value)
 
 
@@ -116,11 +124,6 @@ def test_limits_are_read_from_the_header(clips, monkeypatch, name, limits, messa
     monkeypatch.setitem(load_video.__globals__["READERS"], "pyav", None)  # nothing is decoded
     with pytest.raises(MediaError, match=message):
         load_video(clips[name], job(limits=VideoLimits(**limits)), name=name)
-
-
-def test_a_folder_of_frames_is_limited_too(clips):
-    with pytest.raises(MediaError, match="6 frames are over the limit of 5"):
-        load_video(clips["folder"], job(limits=VideoLimits(max_frames=5)), name="folder")
 
 
 def test_the_deadline_is_looked_at_between_frames(clips):
