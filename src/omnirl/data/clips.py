@@ -2,8 +2,9 @@
 VSTAT (`vstat_qa_clean.json` beside `videos/`).
 
 Kinds take turns. `count`: a circle is there in some frames; how often? `cups`: a ball is put under one of three cups, then in
-each frame two of them (lit) change places; where is it? `stack`: a triangle pushes its colour, a white square pops; which
-colour is on top? A row is a function of (seed, split, index), and train and eval share no random stream.
+each frame two of them (lit) change places; where is it? `stack`: a triangle pushes its colour, a white square pops, an empty
+frame changes nothing; which colour is on top? No frame has the answer alone, and none can be left out. A row is a function of
+(seed, split, index), and train and eval share no random stream.
 
 Example:
     make_clips(ClipsConfig(num_train=2, num_eval=1), Path("vstat"))
@@ -31,8 +32,11 @@ from .scene import COLORS, Thing, draw
 KINDS = ("count", "cups", "stack")
 PLACES = ("left", "middle", "right")
 GENERATOR = "omnirl clips"
-VERSION = 2  # of the generator; part of the hash
+VERSION = 3  # of the generator; part of the hash
 QUESTIONS = "vstat_qa_clean.json"
+#: with fewer, one frame can have the answer
+MIN_FRAMES = {"count": 3, "cups": 2, "stack": 3}
+_POP, _NOTHING = -1, -2  # moves of a stack; others are colours
 _QUESTION = {
     "count": "How many circles are there?",
     "cups": "Where is the ball?",
@@ -42,10 +46,11 @@ _QUESTION = {
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One row before it is written. `frames`: uint8 `[F, size, size, 3]`."""
+    """One row before it is written. `scenes`: the objects of each frame; `frames`: uint8 `[F, size, size, 3]`."""
 
     kind: str
     answer: str
+    scenes: tuple[tuple[Thing, ...], ...]
     frames: NDArray[np.uint8]
 
 
@@ -55,6 +60,13 @@ def check_clips(cfg: ClipsConfig) -> None:
     unknown = [kind for kind in cfg.kinds if kind not in KINDS]
     if unknown or not cfg.kinds or len(set(cfg.kinds)) < len(cfg.kinds):
         raise ConfigError(f"{key}kinds={list(cfg.kinds)}: choose one or more of {', '.join(KINDS)}, each once")
+    for kind in cfg.kinds:
+        if cfg.frames < MIN_FRAMES[kind]:
+            raise ConfigError(
+                f"{key}frames={cfg.frames}: with fewer than {MIN_FRAMES[kind]} one frame of {kind!r} has the answer"
+            )
+    if "stack" in cfg.kinds and cfg.num_colors < 2:
+        raise ConfigError(f"{key}num_colors={cfg.num_colors}: 'stack' needs at least 2")
     if "count" in cfg.kinds and cfg.max_count > cfg.frames:
         raise ConfigError(f"{key}max_count={cfg.max_count}: a clip of {cfg.frames} frames shows a circle at most as often")
     if cfg.format not in ("mp4", "frames"):
@@ -71,7 +83,7 @@ def make_clip(cfg: ClipsConfig, split: str, index: int) -> Clip:
     turn, which = divmod(index, len(cfg.kinds))
     kind = cfg.kinds[which]
     answer, scenes = {"count": _count, "cups": _cups, "stack": _stack}[kind](rng, cfg, turn)
-    return Clip(kind, answer, np.stack([draw(rng, things, cfg.size) for things in scenes]))
+    return Clip(kind, answer, tuple(map(tuple, scenes)), np.stack([draw(rng, things, cfg.size) for things in scenes]))
 
 
 def _count(rng: np.random.Generator, cfg: ClipsConfig, turn: int) -> tuple[str, list[list[Thing]]]:
@@ -109,23 +121,25 @@ def _row(cfg: ClipsConfig, colors: dict[int, str]) -> list[Thing]:
 
 
 def _stack(rng: np.random.Generator, cfg: ClipsConfig, turn: int) -> tuple[str, list[list[Thing]]]:
-    """Random pushes and pops that never empty the stack; colours are then renamed, so that the answers take turns."""
+    """Random moves that never empty the stack; colours are then renamed, so that the answers take turns. The last frame is no
+    push, which would show the answer; without frames that change nothing, the parity of moves would make some needless."""
     colors = list(COLORS)[: cfg.num_colors]
     stack, moves = [0], [0]
-    for _ in range(cfg.frames - 1):
-        push = len(stack) == 1 or rng.random() < 0.5
-        color = int(rng.integers(len(colors)))
-        moves.append(color if push else -1)
-        stack = [*stack, color] if push else stack[:-1]
+    for last in [False] * (cfg.frames - 2) + [True]:
+        allowed = [_NOTHING, *[_POP] * (len(stack) > 1), *[int(rng.integers(len(colors)))] * (2 * (not last))]
+        move = allowed[int(rng.integers(len(allowed)))]
+        moves.append(move)
+        stack = stack[:-1] if move == _POP else [*stack, move] if move >= 0 else stack
     shift = turn % len(colors) - stack[-1]
-    middle, radius = cfg.size / 2, cfg.size * 0.35
-    scenes = [
-        [Thing("square", "white", middle, middle, radius)]
-        if move < 0
-        else [Thing("triangle", colors[(move + shift) % len(colors)], middle, middle, radius)]
-        for move in moves
-    ]
+    scenes = [_move(cfg, colors[(move + shift) % len(colors)] if move >= 0 else "", move) for move in moves]
     return colors[turn % len(colors)], scenes
+
+
+def _move(cfg: ClipsConfig, color: str, move: int) -> list[Thing]:
+    middle, radius = cfg.size / 2, cfg.size * 0.35
+    if move == _NOTHING:
+        return []
+    return [Thing("triangle", color, middle, middle, radius) if color else Thing("square", "white", middle, middle, radius)]
 
 
 def make_clips(cfg: ClipsConfig, out: Path, *, replace: bool = False) -> Path:
