@@ -133,7 +133,6 @@ def test_a_terminal_shows_text(generate, rows, monkeypatch):
         (["--prompt", "hi", "--image", "text.png"], "--image text.png: not a picture"),
         (["--input", "none.jsonl"], "--input none.jsonl: no such file"),
         (["--input", "lost.jsonl"], "lost.png (prompt 'r1'): no such file"),
-        (["--input", "noid.jsonl"], "noid.jsonl, line 1: `id` is missing"),
         (["--prompt", "hi " * 300], "`backend.max_model_len`"),
         (
             ["--prompt", "hi", "--image", "red.png", "backend.max_model_len=20"],
@@ -154,7 +153,6 @@ def test_bad_input_exits_with_2_and_leaves_nothing(generate, here, arguments, te
     (here / "rows.jsonl").write_text('{"id": 1, "messages": [{"role": "user", "content": "hi"}]}\n')
     content = '[{"type": "image", "image": "lost.png"}, {"type": "text", "text": "hi"}]'
     (here / "lost.jsonl").write_text(f'{{"id": "r1", "messages": [{{"role": "user", "content": {content}}}]}}\n')
-    (here / "noid.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
     (here / "old.jsonl").write_text("old\n")
     (here / "folder").mkdir()
     before = sorted(os.listdir(here))

@@ -339,3 +339,39 @@ def test_columns_that_make_no_sense(load, folder):
 def test_layouts_but_jsonl_need_a_folder(tmp_path):
     with pytest.raises(DataError, match=r"dataset.name=refcoco needs its folder: set dataset.path"):
         Dataset(DatasetConfig(name="refcoco"), tmp_path)
+
+
+def rows_of_its_own(count):
+    return [{"id": i, "messages": [{"role": "user", "content": f"Q{i}"}], "answer": str(i)} for i in range(count)]
+
+
+@pytest.mark.parametrize(("name", "file"), [("jsonl", "mine.jsonl"), ("parquet", "mine.parquet"), ("hf", "mine[1].parquet")])
+def test_one_file_is_a_dataset_of_which_a_share_is_held_out(folder, tmp_path, name, file):
+    rows = rows_of_its_own(200)
+    if name == "jsonl":
+        (folder / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "eval.jsonl").write_text("not its own")
+    else:
+        write(folder / file, rows)
+        write(folder / "mine-2.parquet", rows_of_its_own(300))
+    dataset = Dataset(DatasetConfig(name=name, path=str(folder / file)), tmp_path / "cache")
+    train, held_out = ([prompt.id for prompt in dataset.prompts(split)] for split in ("train", "eval"))
+    assert sorted(train + held_out, key=int) == [str(i) for i in range(200)]
+    assert 2 <= len(held_out) <= 25
+    other = Dataset(DatasetConfig(name=name, path=str(folder / file), eval=dataset.source("train").name), tmp_path / "cache")
+    assert [prompt.id for prompt in other.prompts("eval")] == held_out
+
+
+def test_a_file_that_is_no_dataset(folder, tmp_path):
+    file = folder / "mine.parquet"
+    write(file, rows_of_its_own(3))
+    for options, message in (
+        ({}, r"dataset.name=jsonl reads \*.jsonl; dataset.name may be parquet, hf, clevr_cogent"),
+        ({"name": "vstat"}, r"dataset.name=vstat reads \*.json; dataset.name may be parquet"),
+        ({"name": "parquet", "train": "other"}, "already names the file of training rows; leave one out"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Dataset(DatasetConfig(path=str(file), **options), tmp_path / "cache")
+    (folder / "notes.md").write_text("")
+    with pytest.raises(DataError, match="give the folder of the dataset"):
+        Dataset(DatasetConfig(path=str(folder / "notes.md")), tmp_path / "cache")

@@ -269,7 +269,7 @@ def test_a_half_made_cache_folder_is_named(tmp_path):
 
 def test_given_path(tmp_path):
     assert ensure_dataset(DatasetConfig(path=str(tmp_path)), tmp_path / "cache") == tmp_path
-    with pytest.raises(DataError, match=r"dataset.path=/nowhere: no such folder; .*omnirl data make --out /nowhere"):
+    with pytest.raises(DataError, match=r"dataset.path=/nowhere: no such file or folder; .*omnirl data make --out DIR"):
         ensure_dataset(DatasetConfig(path="/nowhere"), tmp_path)
     with pytest.raises(ConfigError, match=r"dataset.name='hub': choose one of jsonl"):
         ensure_dataset(DatasetConfig(name="hub"), tmp_path)

@@ -429,7 +429,11 @@ class TestBeforeTheFolder:
                 "exceed the context of 10; raise `backend.max_mo",
             ),
             ({"algo": AlgoConfig(prompts_per_step=10_000)}, DataError, r"algo\.prompts_per_step=10000, but the dataset has"),
-            ({"dataset": DatasetConfig(path="/nowhere")}, DataError, "no such folder; make one with `omnirl data make"),
+            (
+                {"dataset": DatasetConfig(path="/nowhere")},
+                DataError,
+                "no such file or folder; make a dataset with `omnirl data make",
+            ),
         ],
     )
     def test_configuration(self, config, tmp_path, change, error, message):

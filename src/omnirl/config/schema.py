@@ -194,7 +194,7 @@ class DatasetConfig:
     """Where rows come from."""
 
     name: str = "jsonl"  #: layout: jsonl, parquet, hf, nemo_gym, clevr_cogent, geometry3k, mmpr_tiny, refcoco or vstat
-    path: str | None = None  #: folder of the dataset; null makes `dataset.make` in `cache_dir`
+    path: str | None = None  #: folder of the dataset, or its one file; null makes `dataset.make` in `cache_dir`
     train: str | None = None  #: training file (jsonl, nemo_gym) or split in `path`; null takes the layout's own
     eval: str | None = None  #: held-out file or split in `path`; null takes the layout's own, or holds out `eval_share`
     eval_share: float = 0.05  #: share of the training rows that is held out when there is no other split

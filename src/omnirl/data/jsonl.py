@@ -12,7 +12,7 @@ from typing import Any
 from omnirl.errors import DataError
 from omnirl.types import Prompt
 
-from .rows import prompts_of
+from .rows import Rows, numbered, prompts_of
 
 
 def load_prompts(file: Path, limit: int | None = None, *, answers: bool = True) -> list[Prompt]:
@@ -27,11 +27,12 @@ def load_prompts(file: Path, limit: int | None = None, *, answers: bool = True) 
     return prompts
 
 
-def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`("FILE, line N", row)` for each line that is not blank. Raises `DataError`."""
-    for number, line in _lines(file):
-        where = f"{file}, line {number}"
-        yield where, _row(line, where)
+def read_rows(file: Path) -> Rows:
+    """`("FILE, line N", row)` for each line that is not blank; a row without an `id` is called by its number. Raises
+    `DataError`."""
+    return numbered(
+        ((f"{file}, line {number}", _row(line, f"{file}, line {number}")) for number, line in _lines(file)), file.stem
+    )
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ Example:
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from .content import Keep, Place, image_part, parts_of, shown, video_part
 # in string content, whatever the model's own markers are: marker → the row's list
 MARKERS = {"<image>": "images", "<video>": "videos"}
 _ROLES = ("system", "user", "assistant")
+#: where a row stands, for messages, and the row
+Rows = Iterator[tuple[str, dict[str, Any]]]
 _FIELDS = frozenset({"id", "messages", "answer", "target", *MARKERS.values()})
 
 
@@ -63,6 +65,12 @@ def _prompt(row: dict[str, Any], where: str, root: str, answers: bool, keep: Kee
     messages = _messages(row.get("messages"), _Listed(row, where, keep), where, keep)
     meta = {key: value for key, value in row.items() if key not in _FIELDS}
     return Prompt(identity, messages, answer, target, root, meta)
+
+
+def numbered(rows: Rows, split: str) -> Rows:
+    """`rows`; one without an `id` gets that of its split and number, as `train-0`."""
+    for number, (where, row) in enumerate(rows):
+        yield where, row if row.get("id") is not None else {**row, "id": f"{split}-{number}"}
 
 
 def _scalar(row: dict[str, Any], field: str, where: str) -> str:

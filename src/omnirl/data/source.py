@@ -1,17 +1,18 @@
-"""Where the dataset of a run is, and its rows: the folder of `dataset.path`, or synthetic data in the cache, made on first use.
+"""Where the dataset of a run is, and its rows: the folder or file of `dataset.path`, or synthetic data in the cache, made on
+first use.
 
 Example:
     dataset = Dataset(cfg.dataset, Path("~/.cache/omnirl"))
     prompts = dataset.prompts("train")
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from omnirl.config.schema import DatasetConfig
 from omnirl.errors import ConfigError, DataError
@@ -19,9 +20,9 @@ from omnirl.types import Prompt
 
 from .clips import VERSION, check_clips, make_clips
 from .folder import DESCRIPTION, content_hash
-from .layouts import LAYOUTS, Request, Rows
+from .layouts import LAYOUTS, Request
 from .pictures import PictureFolder
-from .rows import prompts_of
+from .rows import Rows, prompts_of
 from .synthetic import check_config, config_hash, make_dataset
 
 Split = Literal["train", "eval"]
@@ -34,6 +35,7 @@ class Dataset:
         self.folder = ensure_dataset(cfg, cache_dir)
         self._cfg = cfg
         self._layout = LAYOUTS[cfg.name]
+        self._train, self._eval = _splits(cfg)
         self._pictures = PictureFolder(cache_dir / "pictures")
 
     def source(self, split: Split) -> Path:
@@ -47,25 +49,29 @@ class Dataset:
         """
         prompts = prompts_of(islice(self._rows(split), limit), self.folder, keep=self._pictures.keep_url)
         if not prompts:
+            shared = self._eval == self._train
             raise DataError(
                 f"{self.source(split)}: no rows for {split}; a dataset needs at least one "
-                "(make one with `omnirl data make --out DIR`)"
+                + (
+                    f"(dataset.eval_share={self._cfg.eval_share:g} of its rows are held out: add rows, or set dataset.eval)"
+                    if shared
+                    else "(make one with `omnirl data make --out DIR`)"
+                )
             )
         return prompts
 
     def _name(self, split: Split) -> str:
-        own = self._cfg.train or self._layout.train
-        return own if split == "train" else self._cfg.eval or self._layout.eval or own
+        return self._train if split == "train" else self._eval
 
     def _rows(self, split: Split) -> Rows:
         held_out = split == "eval"
         rows = self._layout.rows(Request(self.folder, self._name(split), self._cfg, self._pictures, held_out))
-        if self._name("eval") != self._name("train"):
+        if self._eval != self._train:
             return rows
         return _share(rows, self._cfg.eval_share, held_out)
 
 
-def _share(rows: Rows, share: float, held_out: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _share(rows: Rows, share: float, held_out: bool) -> Rows:
     """The part of `rows` that a hash of the id holds out, or the other one: the same row is on the same side for ever."""
     for where, row in rows:
         digest = blake2b(str(row.get("id")).encode(), digest_size=8).digest()
@@ -81,13 +87,37 @@ def ensure_dataset(cfg: DatasetConfig, cache_dir: Path) -> Path:
         if cfg.name != "jsonl":
             raise DataError(f"dataset.name={cfg.name} needs its folder: set dataset.path")
         return _cached(_made(cfg), cache_dir.expanduser() / "datasets")
-    folder = Path(cfg.path).expanduser()
-    if not folder.is_dir():
+    path = Path(cfg.path).expanduser()
+    if path.is_file():
+        return path.parent
+    if not path.is_dir():
         raise DataError(
-            f"dataset.path={cfg.path}: no such folder; make one with `omnirl data make --out {cfg.path}`, "
+            f"dataset.path={cfg.path}: no such file or folder; make a dataset with `omnirl data make --out DIR`, "
             "or set `dataset.path=null` for `dataset.synthetic`"
         )
-    return folder
+    return path
+
+
+def _splits(cfg: DatasetConfig) -> tuple[str, str]:
+    """The training and the held-out split: those of the folder, or the one file of `dataset.path`. Equal ones are shared out.
+
+    Raises `DataError` for a file that the layout does not read.
+    """
+    layout = LAYOUTS[cfg.name]
+    file = Path(cfg.path or "").expanduser()
+    if not file.is_file():
+        train = cfg.train or layout.train
+        return train, cfg.eval or layout.eval or train
+    if file.suffix != layout.suffix:
+        fitting = ", ".join(name for name, other in LAYOUTS.items() if other.suffix == file.suffix)
+        remedy = f"dataset.name may be {fitting}" if fitting else "give the folder of the dataset"
+        raise DataError(f"dataset.path={cfg.path}: dataset.name={cfg.name} reads *{layout.suffix}; {remedy}")
+    if cfg.train is not None:
+        raise DataError(
+            f"dataset.train={cfg.train}: dataset.path={cfg.path} already names the file of training rows; leave one out"
+        )
+    train = layout.split_of(file)
+    return train, cfg.eval or train
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@ Example:
     for where, row in read_table(Path("geometry3k"), "train", pictures): row["problem"], row["images"] → ["…/4f0c….png"]
 """
 
-from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from omnirl.errors import DataError
 
 from .pictures import PictureFolder
+from .rows import Rows
 
-Rows = Iterator[tuple[str, dict[str, Any]]]
 _BATCH = 64
 
 
@@ -46,10 +46,10 @@ def splits_of(folder: Path) -> list[str]:
 
 
 def parquet_files(folder: Path, split: str) -> list[Path]:
-    """The split's files: `split.parquet`, `split-00000-of-00002.parquet` …, in `folder` or its `data` folder."""
+    """The split's files: `split.parquet`, else `split-00000-of-00002.parquet` …, in `folder` or its `data` folder."""
     for parent in (folder, folder / "data"):
-        found = [*parent.glob(f"{split}.parquet"), *sorted(parent.glob(f"{split}-*.parquet"))]
-        if found:
+        whole = parent / f"{split}.parquet"
+        if found := [whole] if whole.is_file() else sorted(parent.glob(f"{escape(split)}-*.parquet")):
             return found
     raise _missing(folder, split)
 

@@ -6,31 +6,39 @@ Example:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from omnirl.data.rows import Rows
 
 from . import gym, plain, public, vstat
-from .request import Request, Rows
+from .request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """`train`, `eval`: the splits that null takes for `dataset.train` and `dataset.eval`. Without an `eval`,
-    `dataset.eval_share` of the training rows are held out."""
+    `dataset.eval_share` of the training rows are held out. `suffix`: of the files that hold rows."""
 
     rows: Callable[[Request], Rows]
     train: str
     eval: str | None
+    suffix: str = ".parquet"
+
+    def split_of(self, file: Path) -> str:
+        """The split that is `file`: JSON lines by name, tables without their suffix."""
+        return file.name if self.train.endswith(self.suffix) else file.stem
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "jsonl": Layout(plain.jsonl, "train.jsonl", "eval.jsonl"),
+    "jsonl": Layout(plain.jsonl, "train.jsonl", "eval.jsonl", ".jsonl"),
     "parquet": Layout(plain.table, "train", None),
     "hf": Layout(plain.table, "train", None),
-    "nemo_gym": Layout(gym.rows, "train.jsonl", "validation.jsonl"),
+    "nemo_gym": Layout(gym.rows, "train.jsonl", "validation.jsonl", ".jsonl"),
     "clevr_cogent": Layout(public.clevr_cogent, "train", None),
     "geometry3k": Layout(public.geometry3k, "train", "validation"),
     "mmpr_tiny": Layout(public.mmpr_tiny, "mmpr_tiny", None),
     "refcoco": Layout(public.refcoco, "train", "validation"),
-    "vstat": Layout(vstat.vstat, "vstat_qa_clean", None),
+    "vstat": Layout(vstat.vstat, "vstat_qa_clean", None, ".json"),
 }
 
-__all__ = ["LAYOUTS", "Layout", "Request", "Rows"]
+__all__ = ["LAYOUTS", "Layout", "Request"]

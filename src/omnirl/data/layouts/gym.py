@@ -9,8 +9,9 @@ from typing import Any
 
 from omnirl.data.content import Place, parts_of, shown
 from omnirl.data.jsonl import read_rows
+from omnirl.data.rows import Rows
 
-from .request import Request, Rows, field
+from .request import Request, field
 
 #: Fields that hold a gold answer, in the order in which they are looked for.
 ANSWERS = ("expected_answer", "answer", "ground_truth")
@@ -18,15 +19,14 @@ _ROLES = {"developer": "system"}
 
 
 def rows(request: Request) -> Rows:
-    """A row without an `id` is called by its number; other fields are handed through, `responses_create_params` as well."""
-    for number, (where, row) in enumerate(read_rows(request.folder / request.split)):
+    """Fields that are not read are handed through, `responses_create_params` as well."""
+    for where, row in read_rows(request.folder / request.split):
         given = field(row, "responses_create_params.input", where, (str, list))
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         places = [Place(where, f"responses_create_params.input[{i}]") for i in range(len(items))]
         messages = [_message(item, request, place) for item, place in zip(items, places, strict=True) if item is not None]
         answer = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
-        unnamed = f"{request.split.partition('.')[0]}-{number}"
-        yield where, {**row, "id": unnamed if row.get("id") is None else row["id"], "answer": answer, "messages": messages}
+        yield where, {**row, "answer": answer, "messages": messages}
 
 
 def _message(item: Any, request: Request, place: Place) -> dict[str, Any]:

@@ -9,10 +9,11 @@ Example:
 from typing import Any
 
 from omnirl.data.jsonl import read_rows
+from omnirl.data.rows import Rows, numbered
 from omnirl.data.tables import read_table
 from omnirl.errors import ConfigError
 
-from .request import Request, Rows, field, with_pictures
+from .request import Request, field, with_pictures
 
 _NAMES = ("id", "question", "answer", "images")
 
@@ -25,11 +26,8 @@ def jsonl(request: Request) -> Rows:
 def table(request: Request) -> Rows:
     """A split of a table. A row without an `id` is called by its split and number."""
     names = _columns(request.cfg.columns)
-    for number, (where, row) in enumerate(read_table(request.folder, request.split, request.pictures)):
-        row.setdefault("id", None)
-        if row["id"] is None and "id" not in names:
-            row["id"] = f"{request.split}-{number}"
-        yield where, _named(row, names, where)
+    rows = read_table(request.folder, request.split, request.pictures)
+    return numbered(((where, _named(row, names, where)) for where, row in rows), request.split)
 
 
 def _named(row: dict[str, Any], names: dict[str, str], where: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from omnirl.data.rows import Rows
 from omnirl.data.tables import read_table
 from omnirl.errors import DataError
 
-from .request import Request, Rows, field, user, with_pictures
+from .request import Request, field, user, with_pictures
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _PLACEHOLDER = re.compile(r"<image(?:_(\d+))?>")

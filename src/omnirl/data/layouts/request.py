@@ -1,6 +1,5 @@
 """What a layout is asked for, and small readers that layouts share."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 from omnirl.config.schema import DatasetConfig
 from omnirl.data.pictures import PictureFolder
 from omnirl.errors import DataError
-
-Rows = Iterator[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from omnirl.data.rows import Rows
 from omnirl.errors import DataError
 
-from .request import Request, Rows, field, user
+from .request import Request, field, user
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
