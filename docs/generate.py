@@ -41,7 +41,7 @@ METRIC_GROUPS = {
     "train": "Training",
     "warmup": "Supervised warm-up",
     "rollout": "Rollouts",
-    "media": "Pictures of a step",
+    "media": "Pictures and clips of a step",
     "eval": "Evaluation",
     "sync": "Refit",
     "perf": "Speed",

@@ -1,16 +1,22 @@
 """`omnirl report` and the report that a run writes itself."""
 
+import base64
+import io
 import json
 import os
+from functools import partial
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from omnirl.config.schema import Config
 from omnirl.errors import ConfigError, EngineError
 from omnirl.runtime.ending import with_ending
-from omnirl.runtime.report import thumbnail, write_report
+from omnirl.runtime.report import filmstrip, thumbnail, write_report
 from omnirl.runtime.run_folder import RunFolder
+from tests.media.corpus_video import HEIGHT, WIDTH, encode, number
+from tests.media.corpus_video import folder as frames_in
 from tests.track.synthetic_run import make_run
 
 
@@ -60,13 +66,40 @@ def test_a_folder_that_cannot_be_written(run):
 @pytest.mark.parametrize(("size", "shown"), [((64, 48), (64, 48)), ((900, 300), (224, 75))])
 def test_thumbnails(tmp_path, size, shown):
     Image.new("RGB", size, "red").save(tmp_path / "p.png")
-    found = thumbnail(str(tmp_path / "p.png"))
-    import base64
-    import io
+    picture = opened(thumbnail(str(tmp_path / "p.png")))
+    assert picture.size == shown
+    assert all(abs(a - b) < 8 for a, b in zip(picture.getpixel((5, 5)), (255, 0, 0), strict=True))
 
-    with Image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2]))) as picture:
-        assert picture.size == shown
-        assert all(abs(a - b) < 8 for a, b in zip(picture.convert("RGB").getpixel((5, 5)), (255, 0, 0), strict=True))
+
+def opened(found):
+    return Image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2]))).convert("RGB")
+
+
+@pytest.mark.parametrize(("name", "make"), [("a.mp4", encode), ("a.h264", partial(encode, fmt="h264")), ("a", frames_in(30))])
+def test_a_film_strip_shows_these_frames(tmp_path, name, make):
+    make(tmp_path / name)
+    frames = [0, 7, 20, 29]
+    strip = np.asarray(opened(filmstrip(str(tmp_path / name), frames)))
+    height, width = 96 * HEIGHT // WIDTH, 96
+    assert strip.shape == (height, 4 * width + 3 * 2, 3)
+    assert [number(strip[:, i * 98 : i * 98 + width]) for i in range(4)] == frames
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("no.mp4", None, "no such file"),
+        ("a.mp4", b"hello", "not a readable clip"),
+        ("short", 6, "has 6 frames now, not the frame 9"),
+    ],
+)
+def test_a_clip_that_cannot_be_shown_says_why(tmp_path, name, content, reason):
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    elif content is not None:
+        frames_in(content)(tmp_path / name)
+    found = filmstrip(str(tmp_path / name), [0, 9])
+    assert (found.url, reason in found.reason) == ("", True)
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "no such file"), (b"", "empty"), (b"hello", "not a picture")])

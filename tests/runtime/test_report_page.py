@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from omnirl.runtime.report import write_report
+from tests.media.corpus_video import encode
 from tests.track.synthetic_run import make_run
 
 pytestmark = pytest.mark.engines
@@ -82,6 +83,24 @@ def test_nothing_is_wider_than_the_screen(report, open_page, width, height, sche
     for chart in page.locator(".plot").all()[:3]:
         chart.scroll_into_view_if_needed()
     page.wait_for_selector(".plot svg path.line")
+    assert page.problems == []
+
+
+def test_a_clip_is_shown_with_its_times(tmp_path, open_page):
+    run = make_run(tmp_path / "run", steps=2, samples_every=1, groups=1)
+    encode(tmp_path / "clip.mp4")
+    medium = {"path": str(tmp_path / "clip.mp4"), "kind": "video", "height": 48, "width": 64, "tokens": 60}
+    medium |= {"frames": list(range(0, 30, 2)), "times_ms": list(range(0, 3000, 200))}
+    for file in (run / "samples").iterdir():
+        file.write_text("".join(json.dumps(json.loads(line) | {"media": [medium]}) + "\n" for line in file.open()))
+    page = open_page(write_report(run))
+    film = page.locator("figure.film").first
+    film.scroll_into_view_if_needed()
+    expect(film.locator("img")).to_have_js_property("naturalWidth", 8 * 98 - 2)
+    assert film.locator(".times").inner_text().split() == ["0.00", "0.40", "0.80", "1.20", "1.60", "2.00", "2.40", "2.80"]
+    assert film.locator("figcaption").inner_text() == "8 of 15 frames, times in seconds · 64×48, 60 tokens"
+    film.locator("button").click()
+    expect(page.locator("#viewer p")).to_contain_text("0.00 s, 0.40 s")
     assert page.problems == []
 
 

@@ -36,6 +36,10 @@ def picture(path):
     return Thumbnail(f"data:image/webp;base64,{path[-7:-4]}")
 
 
+def film(path, indices):
+    return Thumbnail(f"data:image/webp;base64,{path[-7:-4]}{len(indices)}")
+
+
 def embedded(html):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
 
@@ -78,7 +82,7 @@ class TestLoad:
         assert 3 not in run.policy["train/loss"].steps
         assert run.notes[0] == "metrics.jsonl: 2 damaged lines are left out (line 4, 6)"
         assert [note.split()[0] for note in run.notes[1:]] == ["run.json", "config.yaml"]
-        assert render([run], picture)
+        assert render([run], picture, film)
 
     def test_values(self, copy):
         rows = ['{"step": 1, "a/b": NaN, "a/c": "text", "a/d": 1e999}', '{"step": 2, "a/b": null}', '{"step": 2, "a/b": 3}']
@@ -254,34 +258,61 @@ class TestPage:
         group["messages"] = [{"role": evil, "parts": [0, evil]}]
         group["completions"] = [{"text": evil, "reward": float("nan"), "stop_reason": evil, "parts": {evil: 1e400}}]
         bad = replace(run, groups=(group,), config={evil: evil, "recipe_name": evil}, record={"command": [evil]}, notes=(evil,))
-        html = render([bad], lambda path: Thumbnail("", evil))
+        html = render([bad], lambda path: Thumbnail("", evil), film)
         assert html.count("<script") == html.count("</script>") == 2
         assert "<img" not in html.partition('<script type="application/json"')[0]
         assert embedded(html)["samples"]["groups"][0]["c"][0][0] == evil
         html.encode()
 
     def test_nothing_is_fetched(self, run):
-        html = render([run, run], picture)
+        html = render([run, run], picture, film)
         assert re.findall(r"""(?:src|href)=["']?(?!#|\{|")[^"'\s>]*""", html.partition("<script type")[0]) == []
         assert "default-src 'none'" in html
         assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", html) == []
 
     def test_pictures_and_prompts_are_kept_once(self, run):
         calls = []
-        packed = pack([run, run], lambda path: (calls.append(path), picture(path))[1])
+        packed = pack([run, run], lambda path: (calls.append(path), picture(path))[1], film)
         assert len(calls) == len(set(calls)) == len(packed["pictures"])
         assert len(packed["prompts"]) == len({group["prompt_id"] for group in run.groups})
         assert {group["r"] for group in packed["groups"]} == {0, 1}
 
+    @pytest.mark.parametrize(
+        ("frames", "times", "shown"),
+        [
+            ([0, 6, 12], [0, 500, 1000], {"f": [0, 6, 12], "ms": [0, 500, 1000], "c": 3}),
+            (
+                list(range(15)),
+                list(range(0, 1500, 100)),
+                {"f": [0, 2, 4, 6, 8, 10, 12, 14], "ms": [0, 200, 400, 600, 800, 1000, 1200, 1400], "c": 15},
+            ),
+            ([0], [0], {"f": [0], "ms": [0], "c": 1}),
+        ],
+    )
+    def test_a_clip_is_a_film_strip(self, run, frames, times, shown):
+        clip = {"path": "clips/abc.mp4", "kind": "video", "height": 64, "width": 64, "frames": frames, "times_ms": times}
+        packed = pack([replace(run, groups=({**run.groups[0], "media": [clip]},))], picture, film)
+        (found,) = packed["prompts"][0]["i"]
+        assert shown.items() <= found.items()
+        assert packed["pictures"][found["u"]].endswith(f"abc{len(shown['f'])}")
+
+    @pytest.mark.parametrize(("frames", "times"), [([0, 1], [0]), ([], []), ("01", [0, 1]), ([0, -1], [0, 1]), ([0.5], [0])])
+    def test_a_clip_without_usable_frames_is_read_like_a_picture(self, run, frames, times):
+        clip = {"path": "clips/abc.mp4", "frames": frames, "times_ms": times}
+        packed = pack(
+            [replace(run, groups=({**run.groups[0], "media": [clip]},))], lambda path: Thumbnail("", "no picture"), film
+        )
+        assert packed["prompts"][0]["i"][0]["e"] == "no picture"
+
     def test_a_missing_picture_says_why(self, run):
-        packed = pack([run], lambda path: Thumbnail("", "no such file"))
+        packed = pack([run], lambda path: Thumbnail("", "no such file"), film)
         assert packed["missing"] == len({p["i"][0]["n"] for p in packed["prompts"]})
         assert packed["prompts"][0]["i"][0]["e"] == "no such file"
 
     def test_budgets(self, run, monkeypatch):
         monkeypatch.setattr("omnirl.track.report.samples.TEXT_BYTES", 5000)
         monkeypatch.setattr("omnirl.track.report.samples.PICTURE_BYTES", 40)
-        packed = pack([run], picture)
+        packed = pack([run], picture, film)
         assert {group["s"] for group in packed["groups"]} == {10, 30}
         assert packed["left_out"] == 2
         assert "room for pictures is used up" in packed["prompts"][-1]["i"][0]["e"]
@@ -301,7 +332,7 @@ class TestPage:
         ],
     )
     def test_rows_of_other_programs(self, run, row):
-        assert render([replace(run, groups=({**row, "step": 1},))], picture)
+        assert render([replace(run, groups=({**row, "step": 1},))], picture, film)
 
     def test_numbers(self):
         cases = [

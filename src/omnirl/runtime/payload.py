@@ -1,4 +1,4 @@
-"""What the media of a step weigh → `media/…` metrics.
+"""What the media of a step weigh, and which frames of clips they are → `media/…` metrics.
 
 Example:
     payload_metrics(batches)        # {"media/logical_bytes": 3145728.0, "media/physical_bytes": 393216.0, …}
@@ -20,4 +20,17 @@ def payload_metrics(batches: Sequence[TrainingBatch]) -> dict[str, float]:
         "media/physical_bytes": float(payload.physical_bytes),
         "media/serialised_bytes": float(sum(serialised_bytes(batch) for batch in batches)),
         "media/visual_tokens": float(payload.visual_tokens),
+    }
+
+
+def frame_metrics(batches: Sequence[TrainingBatch]) -> dict[str, float]:
+    """Of the distinct clips of these samples; nothing for a step without clips."""
+    clips = {ref for batch in batches for sample in batch.samples for ref in sample.prompt.media if ref.sampling is not None}
+    taken = [clip.sampling for clip in clips if clip.sampling is not None]
+    if not taken:
+        return {}
+    return {
+        "media/frames_sampled": float(sum(len(sampling.indices) for sampling in taken)),
+        "media/frames_clamped": float(sum(sampling.clamped for sampling in taken)),
+        "media/frames_limited": float(sum(sampling.limited for sampling in taken)),
     }

@@ -23,7 +23,7 @@ from omnirl.track import Timers
 from omnirl.types import Group, TrainingBatch
 
 from .parts import Parts, RunState
-from .payload import payload_metrics
+from .payload import frame_metrics, payload_metrics
 
 
 class PolicyStep:
@@ -73,6 +73,7 @@ class PolicyStep:
         self._tell(self._watch.update(chosen.generated, cfg.algo))
         metrics |= {f"rollout/overlong_{what}": float(count) for what, count in self._too_long.items()}
         metrics |= payload_metrics(batch.batches)
+        metrics |= frame_metrics(batch.batches)
         metrics["rollout/generation_batches"] = float(chosen.batches)
         metrics["rollout/surplus_groups"] = float(len(chosen.surplus))
         with timers("sync"):

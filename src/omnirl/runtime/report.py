@@ -15,12 +15,14 @@ from PIL import Image as Pillow
 
 from omnirl.errors import ConfigError, MediaError
 from omnirl.media import ImagePolicy, load_image
+from omnirl.media.video import frames_at
 from omnirl.track.report import Thumbnail, load_run, render
 
 from .completions import new_file
+from .strip import film_strip
 
-#: longest side of an embedded picture, in pixels
-_SIDE = 224
+#: longest side of an embedded picture, and of a frame in a film strip, in pixels
+_SIDE, _FRAME = 224, 96
 _MAX_PIXELS = 100_000_000
 _RAW = ("metrics.jsonl", "warmup.jsonl", "config.yaml", "run.json", "samples")
 
@@ -36,7 +38,7 @@ def write_report(run: Path, other: Path | None = None, *, out: Path | None = Non
     runs = [load_run(folder) for folder in (run, other) if folder is not None]
     name = "report.html" if other is None else f"report-{runs[1].name}.html"
     target = run / name if out is None else out
-    html = render(runs, thumbnail, _links([loaded.folder for loaded in runs], target.expanduser().absolute().parent))
+    html = render(runs, thumbnail, filmstrip, _links([loaded.folder for loaded in runs], target.expanduser().absolute().parent))
     with new_file(target, force=force or out is None) as file:
         file.write(html)
     return target
@@ -50,10 +52,22 @@ def thumbnail(path: str) -> Thumbnail:
         return Thumbnail("", str(error))
     picture = Pillow.fromarray(image.pixels)
     picture.thumbnail((_SIDE, _SIDE))
-    buffer = BytesIO()
     # drawings stay sharp and small without loss; photographs do not
-    small = picture.width * picture.height <= 96 * 96
-    picture.save(buffer, "WEBP", lossless=small, quality=80)
+    return _embedded(picture, lossless=picture.width * picture.height <= 96 * 96)
+
+
+def filmstrip(path: str, indices: Sequence[int]) -> Thumbnail:
+    """These frames of a clip beside each other, through the one reader; or why there are none."""
+    try:
+        frames = list(frames_at(Path(path), indices, name=Path(path).name))
+    except MediaError as error:
+        return Thumbnail("", str(error))
+    return _embedded(film_strip(frames, side=_FRAME, columns=len(frames)), lossless=False)
+
+
+def _embedded(picture: Pillow.Image, *, lossless: bool) -> Thumbnail:
+    buffer = BytesIO()
+    picture.save(buffer, "WEBP", lossless=lossless, quality=80)
     return Thumbnail(f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 

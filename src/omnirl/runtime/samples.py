@@ -65,6 +65,8 @@ def _messages(prompt: Prompt, encoded: EncodedPrompt) -> tuple[list[dict[str, An
     refs = encoded.media if len(encoded.media) == len(media) else ()  # a medium may be more than one reference
     for entry, ref in zip(media, refs, strict=False):
         entry |= {"kind": ref.kind, "digest": ref.digest, "height": ref.height, "width": ref.width, "tokens": ref.num_tokens}
+        if ref.sampling is not None:
+            entry |= {"frames": list(ref.sampling.indices), "times_ms": list(ref.sampling.timestamps_ms)}
     return messages, media
 
 

@@ -1,9 +1,10 @@
-"""A contact sheet: the pictures of inspected rows, at the size in which the model gets them, with question and answer.
+"""A contact sheet: the pictures of inspected rows and frames of their clips, as the model gets them, with question and answer.
 
 Example:
     contact_sheet(rows, store, Path("sheet.png"))
 """
 
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -14,9 +15,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from omnirl.errors import DataError
-from omnirl.types import MediaStore
+from omnirl.track.report import FRAMES, evenly
+from omnirl.types import MediaRef, MediaStore
 
 from .inspect import InspectedRow
+from .strip import GAP, film_strip, fitted
 
 CELL, MARGIN, LINE, COLUMNS, LINES = 224, 12, 17, 5, 5
 _BACK, _FRAME, _INK, _FAINT, _BAD = "#f4f5f7", "#ffffff", "#1b1f24", "#68707a", "#b3261e"
@@ -42,14 +45,14 @@ def contact_sheet(rows: Sequence[InspectedRow], store: MediaStore, file: Path) -
 def _draw(sheet: Image.Image, row: InspectedRow, store: MediaStore, left: int, top: int) -> None:
     draw = ImageDraw.Draw(sheet)
     draw.rectangle((left, top, left + CELL + MARGIN, top + CELL + LINES * LINE + MARGIN), fill=_FRAME)
-    shown = [ref.digest for ref in row.media][:4]
+    shown = row.media[:4]
     side = CELL if len(shown) <= 1 else CELL // 2 - 2
-    for i, digest in enumerate(shown):
-        thumbnail = _thumbnail(store, digest, side)
+    for i, ref in enumerate(shown):
+        thumbnail = _thumbnail(store, ref, side)
         x = left + MARGIN // 2 + i % 2 * (side + 4) + (side - thumbnail.width) // 2
         y = top + MARGIN // 2 + i // 2 * (side + 4) + (side - thumbnail.height) // 2
         sheet.paste(thumbnail, (x, y))
-    sizes = ", ".join(f"{ref.width}x{ref.height}" for ref in row.media) or "no media"
+    sizes = ", ".join(map(_about, row.media)) or "no media"
     lines = [(f"{row.id}  {sizes}  {row.tokens} tokens", _FAINT)]
     body = [(row.problem, _BAD)] if row.problem else [(row.text, _INK), (f"= {row.answer}", _INK)]
     for text, ink in body:
@@ -59,10 +62,18 @@ def _draw(sheet: Image.Image, row: InspectedRow, store: MediaStore, left: int, t
         draw.text((left + MARGIN // 2, top + CELL + MARGIN + i * LINE), text[:36], fill=ink, font=font)
 
 
-def _thumbnail(store: MediaStore, digest: str, side: int) -> Image.Image:
-    """Small pictures are enlarged without smoothing, so that their pixels can be seen."""
-    pixels = np.asarray(store.get(digest))
-    picture = Image.fromarray(pixels if pixels.ndim == 3 else pixels[0])
-    scale = side / max(picture.size)
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    return picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
+def _thumbnail(store: MediaStore, ref: MediaRef, side: int) -> Image.Image:
+    """A picture, or some frames of a clip in reading order."""
+    pixels = np.asarray(store.get(ref.digest))
+    if ref.kind != "video":
+        return fitted(pixels, side)
+    frames = evenly(list(pixels), FRAMES)
+    columns = math.ceil(math.sqrt(len(frames)))
+    return film_strip(frames, side=(side + GAP) // columns - GAP, columns=columns)
+
+
+def _about(ref: MediaRef) -> str:
+    if ref.sampling is None:
+        return f"{ref.width}x{ref.height}"
+    times = ref.sampling.timestamps_ms
+    return f"{len(times)} frames {times[0] / 1000:.2f}-{times[-1] / 1000:.2f} s"

@@ -1,6 +1,6 @@
 """Clips: one timeline, one sampling rule, frames at their final size, decoded here or in a worker with a deadline."""
 
-from .decode import VideoJob, load_video
+from .decode import VideoJob, frames_at, load_video
 from .grid import FrameRule
 from .loader import ClipLoader, ClipPolicy
 from .pool import DecodePool
@@ -15,6 +15,7 @@ __all__ = [
     "SamplingRule",
     "VideoJob",
     "VideoLimits",
+    "frames_at",
     "load_video",
     "resolve",
     "sample",

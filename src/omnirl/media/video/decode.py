@@ -6,7 +6,7 @@ Example:
     load_video(Path("clips/1.mp4"), VideoJob(rule, FrameRule(16, 2, 1024)), name="clips/1.mp4 (prompt 'train-17')")
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,26 @@ def load_video(source: Path | bytes, job: VideoJob, *, name: str) -> Video:
     sampling, frames = _open(source, job, name)
     pixels, num_tokens = _collect(frames, len(sampling.indices), job, name, deadline)
     return Video(pixels, name, pixels_digest(pixels), num_tokens, sampling)
+
+
+def frames_at(
+    source: Path, indices: Sequence[int], *, name: str, limits: VideoLimits | None = None
+) -> Iterator[NDArray[np.uint8]]:
+    """These frames (ascending) at their original size, to look at. Raises `MediaError`, also for a frame that is not there."""
+    limits = limits or VideoLimits()
+    if is_frames(source):
+        found = read_frames(source, name, limits.max_frames)
+        _check_there(indices, len(found.paths), name)
+        policy = ImagePolicy(max_pixels=limits.max_pixels)
+        return (load_image(found.paths[i], name=f"{found.paths[i].name} of {name}", policy=policy).pixels for i in indices)
+    timeline = read_timeline(source, name, limits)
+    _check_there(indices, len(timeline.timestamps_ms), name)
+    return READERS["pyav"](source, timeline, tuple(indices), name)
+
+
+def _check_there(indices: Sequence[int], total: int, name: str) -> None:
+    if indices and not 0 <= indices[0] <= indices[-1] < total:
+        raise MediaError(f"{name}: the clip has {total} frames now, not the frame {indices[-1]}; it has changed")
 
 
 def _open(source: Path | bytes, job: VideoJob, name: str) -> tuple[VideoSampling, Iterator[NDArray[np.uint8]]]:

@@ -5,12 +5,25 @@ the caller gives, since the one decoder lives elsewhere.
 
 Example:
     run = load_run(Path("runs/count"))
-    html = render([run], thumbnail=lambda path: None)
+    html = render([run], thumbnail, filmstrip)
 """
 
 from .findings import Finding, Level, findings
 from .page import render
 from .run import RunData, RunStatus, Series, is_run, load_run
-from .samples import Thumbnail
+from .samples import FRAMES, Thumbnail, evenly
 
-__all__ = ["Finding", "Level", "RunData", "RunStatus", "Series", "Thumbnail", "findings", "is_run", "load_run", "render"]
+__all__ = [
+    "FRAMES",
+    "Finding",
+    "Level",
+    "RunData",
+    "RunStatus",
+    "Series",
+    "Thumbnail",
+    "evenly",
+    "findings",
+    "is_run",
+    "load_run",
+    "render",
+]

@@ -5,7 +5,7 @@ Nothing is fetched, and what a model wrote cannot run: Jinja escapes, the script
 JSON, and the page's own policy allows scripts by their hash alone.
 
 Example:
-    html = render([run], thumbnail=lambda path: Thumbnail("", "not read"), links={"metrics.jsonl": "metrics.jsonl"})
+    html = render([run], thumbnail, filmstrip, links=[("metrics.jsonl", "metrics.jsonl")])
 """
 
 import base64
@@ -33,12 +33,18 @@ _POINTS = 2_000
 _HEADLINE = ("rollout/reward_mean", "eval/accuracy", "train/token_mult_prob_error", "timing/step_s")
 
 
-def render(runs: Sequence[RunData], thumbnail: Callable[[str], Thumbnail], links: Sequence[tuple[str, str]] = ()) -> str:
-    """`runs`: one, or two to compare. `thumbnail`: path of a medium → its picture. `links`: text and address of raw files.
+def render(
+    runs: Sequence[RunData],
+    thumbnail: Callable[[str], Thumbnail],
+    filmstrip: Callable[[str, Sequence[int]], Thumbnail],
+    links: Sequence[tuple[str, str]] = (),
+) -> str:
+    """`runs`: one, or two to compare. `thumbnail`: path → picture; `filmstrip`: path of a clip and numbers of frames → these
+    beside each other. `links`: text and address of raw files.
     Returns the whole page; it can be encoded as UTF-8 whatever the run holds."""
     first, second = runs[0], runs[1] if len(runs) > 1 else None
     script = "\n".join(_asset(name) for name in _SCRIPTS)
-    samples = pack(runs, thumbnail)
+    samples = pack(runs, thumbnail, filmstrip)
     html = _template().render(
         runs=[_header(run, name) for run, name in zip(runs, "AB", strict=False)],
         levels=list(Level),

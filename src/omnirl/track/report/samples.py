@@ -1,21 +1,25 @@
 """Sample groups of runs → what the page's sample browser reads, within a budget of bytes.
 
-Prompts and pictures are kept once, however often they appear. When a budget is used up, steps are left out evenly, or pictures
-get the reason in their place: the page says how many.
+A clip is a film strip: some of the frames that the model got, with their times. Prompts and pictures are kept once, however
+often they appear. When a budget is used up, steps are left out evenly, or pictures get the reason in their place: the page says
+how many.
 
 Example:
-    pack([run], thumbnail) → {"prompts": [...], "pictures": ["data:image/webp;base64,…"], "groups": [...], "left_out": 0}
+    pack([run], thumbnail, filmstrip)
+      → {"prompts": [...], "pictures": ["data:image/webp;base64,…"], "groups": [...], "left_out": 0}
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from .run import RunData, finite_or_none
 
 TEXT_BYTES = 8_500_000
 PICTURE_BYTES = 4_000_000
+#: frames of a film strip
+FRAMES = 8
 #: characters of one text that are shown; the middle of a longer one is left out
 _LONGEST = 6_000
 
@@ -33,15 +37,17 @@ class _Pictures:
     """Data URLs, each once, up to the budget."""
 
     thumbnail: Callable[[str], Thumbnail]
+    filmstrip: Callable[[str, Sequence[int]], Thumbnail]
     urls: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seen: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, path: str) -> dict[str, Any]:
-        """`{"u": index}` or `{"e": reason}`."""
-        if path not in self.seen:
-            self.seen[path] = self._add(self.thumbnail(path))
-        return self.seen[path]
+    def add(self, medium: Mapping[str, Any]) -> dict[str, Any]:
+        """`{"u": index}` or `{"e": reason}` for a prompt's medium."""
+        path, frames = medium["n"], tuple(medium.get("f", ()))
+        if (path, frames) not in self.seen:
+            self.seen[path, frames] = self._add(self.filmstrip(path, frames) if frames else self.thumbnail(path))
+        return self.seen[path, frames]
 
     def _add(self, found: Thumbnail) -> dict[str, Any]:
         if not found.url:
@@ -54,11 +60,13 @@ class _Pictures:
         return {"u": self.urls[found.url]}
 
 
-def pack(runs: Iterable[RunData], thumbnail: Callable[[str], Thumbnail]) -> dict[str, Any]:
+def pack(
+    runs: Iterable[RunData], thumbnail: Callable[[str], Thumbnail], filmstrip: Callable[[str, Sequence[int]], Thumbnail]
+) -> dict[str, Any]:
     """`groups`: `{"r": run, "s": step, "p": prompt, "c": completions}`, a completion
     `[text, reward, advantage, stop reason, tokens, mismatch, parts, error]`; indices point into `prompts` and `pictures`."""
     runs = list(runs)
-    pictures = _Pictures(thumbnail)
+    pictures = _Pictures(thumbnail, filmstrip)
     prompts: dict[str, tuple[int, dict[str, Any]]] = {}
     rows: list[dict[str, Any]] = []
     left_out = 0
@@ -72,7 +80,7 @@ def pack(runs: Iterable[RunData], thumbnail: Callable[[str], Thumbnail]) -> dict
             group, prompt = packed[position]
             key = json.dumps(prompt)
             if key not in prompts:
-                images = [{**image, **pictures.add(image["n"])} for image in prompt["i"]]
+                images = [{**image, **pictures.add(image)} for image in prompt["i"]]
                 prompts[key] = (len(prompts), {**prompt, "i": images})
             rows.append({**group, "p": prompts[key][0]})
     return {
@@ -111,13 +119,30 @@ def _prompt(group: Mapping[str, Any]) -> dict[str, Any] | None:
         if isinstance(message, dict) and isinstance(message.get("parts"), list):
             parts = [part if isinstance(part, int) else clip(str(part)) for part in message["parts"]]
             found.append([str(message.get("role", "")), parts])
-    images = [
-        {"n": str(medium.get("path", "")), "h": medium.get("height"), "w": medium.get("width"), "t": medium.get("tokens")}
-        for medium in group.get("media") or []
-        if isinstance(medium, dict)
-    ]
+    images = [_medium(medium) for medium in group.get("media") or [] if isinstance(medium, dict)]
     texts = {"id": group.get("prompt_id", ""), "a": group.get("answer", ""), "x": clip(str(group.get("rendered", "")))}
     return {**{key: str(text) for key, text in texts.items()}, "m": found, "i": images}
+
+
+def _medium(medium: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"n": path, "h", "w", "t": tokens}`; of a clip also the numbers `f` and times `ms` of the frames shown, and `c`: of how
+    many."""
+    found = {"n": str(medium.get("path", "")), "h": medium.get("height"), "w": medium.get("width"), "t": medium.get("tokens")}
+    frames, times = medium.get("frames"), medium.get("times_ms")
+    if not (_numbers(frames) and _numbers(times) and frames and len(frames) == len(times)):
+        return found
+    return {**found, "f": evenly(frames, FRAMES), "ms": evenly(times, FRAMES), "c": len(frames)}
+
+
+def _numbers(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def evenly[T](items: Sequence[T], most: int) -> list[T]:
+    """At most `most` (2 or more) of `items`, evenly spaced, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def _completions(group: Mapping[str, Any]) -> list[list[Any]]:

@@ -146,8 +146,19 @@ class Browser {
     if (!image || image.u === undefined) return el("div", { class: "absent" }, image?.e || "picture not recorded");
     const source = this.samples.pictures[image.u], name = image.n.split("/").at(-1);
     const size = image.w ? ` · ${image.w}×${image.h}, ${image.t} tokens` : "";
+    if (image.ms) return this.film(image, index, source, name, size);
     const img = el("img", { src: source, alt: `picture ${index + 1}: ${name}`, loading: "lazy", decoding: "async", class: image.w && image.w < 128 && "tiny" });
     return el("button", { type: "button", class: "picture", title: name + size, onclick: () => this.enlarge(source, image.n + size) }, img);
+  }
+
+  /** A clip: some of its frames beside each other, their times below. */
+  film(image, index, source, name, size) {
+    const count = image.ms.length, times = image.ms.map((ms) => `${(ms / 1000).toFixed(2)} s`);
+    const shown = `${count < image.c ? `${count} of ` : ""}${image.c} frames`;
+    const img = el("img", { src: source, alt: `clip ${index + 1}: ${name}, frames at ${times.join(", ")}`, loading: "lazy", decoding: "async" });
+    const button = el("button", { type: "button", class: "picture", title: name + size, onclick: () => this.enlarge(source, `${image.n}${size} · ${shown} at ${times.join(", ")}`) }, img);
+    const line = el("div", { class: "times", "aria-hidden": "true" }, ...times.map((time) => el("span", {}, time.slice(0, -2))));
+    return el("figure", { class: "film", style: `max-width: ${count * 98}px` }, button, line, el("figcaption", { class: "muted" }, `${shown}, times in seconds${size}`));
   }
 
   enlarge(source, caption) {
