@@ -230,8 +230,12 @@ def test_the_public_layout(tmp_path):
         ('{"cups": [{"video_path": "videos/x.mp4", "question": "?", "answer": "1"}]}', "cups 0: no clip .*x.mp4"),
         ('{"cups": [{"question": "?", "answer": "1"}]}', "cups 0: .*video_path"),
         (
-            '{"cups": [{"video_path": ".", "question": "?", "answer": "x", "choices": ["x"], "answer_index": null}]}',
+            '{"cups": [{"video_path": ".", "question": "?", "answer": "y", "choices": ["x"], "answer_index": null}]}',
             "is no letter of its choices",
+        ),
+        (
+            '{"cups": [{"video_path": ".", "question": "?", "answer": "A", "choices": ["B", "A"]}]}',
+            "is several of its choices",
         ),
         ('{"cups": [{"question": "?", "answer": "A", "choices": "x"}]}', "`choices` must be a list"),
         ("[", "cannot be read"),
@@ -248,7 +252,9 @@ def test_a_public_file_that_is_wrong(tmp_path, content, message):
     [
         ("Which?", {"choices": ["one", "two"], "answer": "B"}, "Which?\nA. one\nB. two", "B"),
         ("Which?", {"choices": ["one", "two"], "answer": "two", "answer_index": 1}, "Which?\nA. one\nB. two", "B"),
-        ("one or two?", {"choices": ["one", "two"], "answer": "b"}, "one or two?", "B"),
+        ("A. one, or (B) two?", {"choices": ["one", "two"], "answer": "b"}, "A. one, or (B) two?", "B"),
+        ("one or two?", {"choices": ["one", "two"], "answer": "two"}, "one or two?\nA. one\nB. two", "B"),
+        ("Which?", {"choices": ["B", "A"], "answer": "A", "answer_index": 1}, "Which?\nA. B\nB. A", "B"),
         ("How many?", {"answer": 3, "choices": None}, "How many?", "3"),
     ],
 )

@@ -230,6 +230,26 @@ def test_refcoco_rescales_boxes(load, folder):
     assert "from 0 to 100" in shape(held)[0][1]
 
 
+@pytest.mark.parametrize(
+    ("bbox", "info", "message"),
+    [
+        ([20.0, 10.0, 15.0, 30.0], None, r"`bbox` must be x1 < x2 ≤ 200, y1 < y2 ≤ 100 as \[x1, y1, x2, y2\], found \[20"),
+        ([150.0, 10.0, 220.0, 30.0], None, "`bbox` must be x1 < x2 ≤ 200"),
+        ([1.0, 2.0, 3.0], None, "`bbox` must be"),
+        ([float("nan"), 1.0, 2.0, 3.0], None, "`bbox` must be"),
+        ([1.0, 1.0, 2.0, 2.0], '{"width": 0, "height": 100}', "`raw_image_info` says that .* has 0x100 pixels"),
+        ([1.0, 1.0, 2.0, 2.0], '{"width": 200}', "`raw_image_info`: the size of .* cannot be found"),
+    ],
+)
+def test_boxes_that_are_none_name_row_and_column(load, folder, bbox, info, message):
+    (folder / "train2014").mkdir()
+    (folder / "train2014" / "1.jpg").write_bytes(png(size=(200, 100)))
+    row = {"captions": ["dog"], "bbox": bbox, "image_path": "train2014/1.jpg", "raw_image_info": info}
+    write(folder / "train.parquet", [row])
+    with pytest.raises(DataError, match=f"train.parquet, row 0: .*{message}"):
+        load("refcoco")
+
+
 # -- NeMo-Gym ---------------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +296,41 @@ def test_nemo_gym_rows_that_cannot_be_used(load, folder, content, message):
         load("nemo_gym")
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, None),
+        ({"metadata": {"chat_template_kwargs": {"enable_thinking": True}}}, {"enable_thinking": True}),
+        ({"metadata": {"extra_body": '{"chat_template_kwargs": {"enable_thinking": false}}'}}, {"enable_thinking": False}),
+        ({"metadata": {"extra_body": {"stop": ["x"]}}}, None),
+    ],
+)
+def test_what_a_gym_row_asks_of_the_template_is_kept(load, folder, more, expected):
+    row = gym_row("Count.")
+    row["responses_create_params"] |= {"instructions": "Be brief."} | more
+    jsonl(folder, row)
+    (prompt,) = load("nemo_gym", eval_share=1e-9)
+    assert prompt.meta.get("template_kwargs") == expected
+    assert (prompt.messages[0].role, prompt.messages[0].parts) == ("system", (TextPart("Be brief."),))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tools": [{"type": "function", "name": "click"}]}, "`responses_create_params.tools` are not supported"),
+        ({"metadata": {"extra_body": "{"}}, "`responses_create_params.metadata.extra_body` is not JSON"),
+        ({"metadata": {"chat_template_kwargs": "[1]"}}, "metadata.chat_template_kwargs` must be an object, found list"),
+        ({"instructions": 3}, "`responses_create_params.instructions` must be text"),
+    ],
+)
+def test_requests_of_gym_rows_that_cannot_be_met(load, folder, more, message):
+    row = gym_row("Count.")
+    row["responses_create_params"] |= more
+    jsonl(folder, row)
+    with pytest.raises(DataError, match=rf"train.jsonl, line 1: .*{message}"):
+        load("nemo_gym")
+
+
 def test_nemo_gym_tool_calls_are_refused(load, folder):
     row = gym_row("x")
     row["responses_create_params"]["input"].append({"type": "function_call_output", "output": "42"})
@@ -317,8 +372,8 @@ def test_a_damaged_file_is_named(load, folder):
         ("clevr_cogent", {"problem": "x", "solution": "<answer>3</answer>", "image": {"bytes": b"", "path": ""}}, "is empty"),
         ("geometry3k", {"problem": "x", "images": "a.png", "answer": "1"}, "column `images` must be list, found str"),
         ("mmpr_tiny", {"images": [{"path": "a.png"}]}, "no picture .*a.png, nor"),
-        ("refcoco", {"captions": [], "bbox": [1.0, 2.0, 3.0, 4.0]}, "needs `captions` and a `bbox` of four numbers"),
-        ("refcoco", {"captions": ["a"], "bbox": [1.0]}, "needs `captions` and a `bbox` of four numbers"),
+        ("refcoco", {"captions": [], "bbox": [1.0, 2.0, 3.0, 4.0]}, "column `captions` holds no text"),
+        ("refcoco", {"captions": [None, " "], "bbox": [1.0]}, "column `captions` holds no text"),
         ("parquet", {"question": "x"}, "`answer` is missing"),
     ],
 )

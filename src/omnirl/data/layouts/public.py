@@ -5,6 +5,7 @@ Example:
 """
 
 import json
+import math
 import re
 from hashlib import blake2b
 from pathlib import Path
@@ -56,19 +57,32 @@ def refcoco(request: Request) -> Rows:
     its number, a held-out row the longest."""
     space = request.cfg.box_space
     for number, (where, row) in enumerate(read_table(request.folder, request.split, request.pictures)):
-        captions = [str(caption) for caption in field(row, "captions", where, list) if str(caption).strip()]
-        box = field(row, "bbox", where, list)
-        if not captions or len(box) != 4 or not all(isinstance(v, int | float) for v in box):
-            raise DataError(f"{where}: needs `captions` and a `bbox` of four numbers, found {captions!r:.40} and {box!r:.40}")
+        captions = [text for text in field(row, "captions", where, list) if isinstance(text, str) and text.strip()]
+        if not captions:
+            raise DataError(f"{where}: column `captions` holds no text")
         identity = f"{request.split}-{number}"
         caption = max(captions, key=len) if request.held_out else captions[_hash(identity) % len(captions)]
         path = _find(request.folder, field(row, "image_path", where), where)
-        width, height = _size(row, Path(request.folder, path), where)
-        scaled = [round(v / side * space) for v, side in zip(box, (width, height, width, height), strict=True)]
+        scaled = _scaled(field(row, "bbox", where, list), _size(row, Path(request.folder, path), where), space, where)
         text = f"Give the box of: {caption}\nAnswer with [x1, y1, x2, y2], each from 0 to {space} of the picture's side."
         content = [{"type": "image", "image": path}, {"type": "text", "text": text}]
         answer = f"[{', '.join(map(str, scaled))}]"
         yield where, {"id": identity, "messages": user(content), "answer": answer, "target": f"<answer>{answer}</answer>"}
+
+
+def _scaled(box: list[Any], size: tuple[int, int], space: int, where: str) -> list[int]:
+    """(x1, y1, x2, y2) in pixels of a picture of `size` (width, height) → 0 … `space`. Raises `DataError` for what is no box in
+    this picture, by more than a pixel of rounding: corner, width and height, for example."""
+    numbers = [float(v) for v in box if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    width, height = size
+    if len(box) == len(numbers) == 4:
+        left, top, right, bottom = numbers
+        if -1 <= left < right <= width + 1 and -1 <= top < bottom <= height + 1:
+            sides = (width, height, width, height)
+            return [min(max(round(v / side * space), 0), space) for v, side in zip(numbers, sides, strict=True)]
+    raise DataError(
+        f"{where}: column `bbox` must be x1 < x2 ≤ {width}, y1 < y2 ≤ {height} as [x1, y1, x2, y2], found {box!r:.60}"
+    )
 
 
 def _interleave(question: str, images: list[str], where: str) -> list[dict[str, Any]]:
@@ -112,13 +126,17 @@ def _size(row: dict[str, Any], file: Path, where: str) -> tuple[int, int]:
     try:
         parsed = json.loads(info) if isinstance(info, str) else info
         if isinstance(parsed, dict):
-            return int(parsed["width"]), int(parsed["height"])
-        from PIL import Image
+            size = int(parsed["width"]), int(parsed["height"])
+        else:
+            from PIL import Image
 
-        with Image.open(file) as picture:
-            return picture.size
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DataError(f"{where}: the size of {file} cannot be found ({error})") from error
+            with Image.open(file) as picture:
+                size = picture.size
+    except (ValueError, KeyError, TypeError, OSError, OverflowError) as error:
+        raise DataError(f"{where}: column `raw_image_info`: the size of {file} cannot be found ({error})") from error
+    if min(size) < 1:
+        raise DataError(f"{where}: column `raw_image_info` says that {file} has {size[0]}x{size[1]} pixels")
+    return size
 
 
 def _hash(text: str) -> int:

@@ -8,6 +8,7 @@ Example:
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def vstat(request: Request) -> Rows:
         text, choices = field(row, "question", where), row.get("choices") or []
         if not isinstance(choices, list) or len(choices) > len(_LETTERS):
             raise DataError(f"{where}: `choices` must be a list of at most {len(_LETTERS)}, found {choices!r:.40}")
-        if any(str(choice) not in text for choice in choices):
+        if not _spelled_out(choices, text):
             text += "".join(f"\n{letter}. {choice}" for letter, choice in zip(_LETTERS, choices, strict=False))
         answer = _answer(row, choices, where)
         video = {"type": "video", "video": _clip(request.folder, field(row, "video_path", where), where)}
@@ -65,18 +66,30 @@ def _questions(file: Path) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
             yield where, category, number, row
 
 
+def _spelled_out(choices: list[Any], text: str) -> bool:
+    """Whether the question says which letter each choice has: `A. one`, `(B) two`, `C: three`."""
+    return all(
+        re.search(rf"(?<!\w){letter}[.):]+\s*{re.escape(str(choice))}", text)
+        for letter, choice in zip(_LETTERS, choices, strict=False)
+    )
+
+
 def _answer(row: dict[str, Any], choices: list[Any], where: str) -> str:
-    """The answer as text; with choices, its letter."""
+    """The answer as text; with choices, its letter: as the row gives it, or that of the choice with this text."""
     answer = str(field(row, "answer", where, (str, int, float))).strip()
     index = row.get("answer_index")
     if not choices:
         return answer
+    found = {_LETTERS[i] for i, choice in enumerate(choices) if str(choice).strip() == answer}
     if len(answer) == 1 and answer.upper() in _LETTERS[: len(choices)]:
-        return answer.upper()
-    if isinstance(index, int) and 0 <= index < len(choices):
+        found.add(answer.upper())
+    if len(found) == 1:
+        return found.pop()
+    if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(choices):
         return _LETTERS[index]
     raise DataError(
-        f"{where}: the answer {answer!r:.40} is no letter of its choices, nor is `answer_index` {index!r} one of them"
+        f"{where}: the `answer` {answer!r:.40} is {'several' if found else 'no letter'} of its choices, "
+        f"nor is `answer_index` {index!r:.40} one of them"
     )
 
 
