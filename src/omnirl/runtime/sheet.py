@@ -7,7 +7,7 @@ Example:
 import math
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
 
@@ -15,13 +15,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from omnirl.errors import DataError
-from omnirl.track.report import FRAMES, evenly
+from omnirl.track.report import evenly
 from omnirl.types import MediaRef, MediaStore
 
 from .inspect import InspectedRow
 from .strip import GAP, film_strip, fitted
 
 CELL, MARGIN, LINE, COLUMNS, LINES = 224, 12, 17, 5, 5
+FRAMES = 16  # of a clip
 _BACK, _FRAME, _INK, _FAINT, _BAD = "#f4f5f7", "#ffffff", "#1b1f24", "#68707a", "#b3261e"
 
 
@@ -52,14 +53,21 @@ def _draw(sheet: Image.Image, row: InspectedRow, store: MediaStore, left: int, t
         x = left + MARGIN // 2 + i % 2 * (side + 4) + (side - thumbnail.width) // 2
         y = top + MARGIN // 2 + i // 2 * (side + 4) + (side - thumbnail.height) // 2
         sheet.paste(thumbnail, (x, y))
-    sizes = ", ".join(map(_about, row.media)) or "no media"
-    lines = [(f"{row.id}  {sizes}  {row.tokens} tokens", _FAINT)]
-    body = [(row.problem, _BAD)] if row.problem else [(row.text, _INK), (f"= {row.answer}", _INK)]
-    for text, ink in body:
-        lines += [(line, ink) for line in wrap(" ".join(text.split()), 34)[: LINES - 2]]
+    sizes = ", ".join(f"{ref.width}x{ref.height}" for ref in row.media) or "no media"
+    lines = [(f"{row.id}  {sizes}  {row.tokens} tokens", _FAINT), *((line, _FAINT) for line in _frames(row.media))]
+    room = LINES - len(lines)
+    if row.problem:
+        lines += [(line, _BAD) for line in _wrapped(row.problem, room)]
+    else:
+        lines += [(line, _INK) for line in _wrapped(row.text, room - 1)]
+        lines += [(line, _INK) for line in _wrapped(f"= {row.answer}", 1)]
     font = ImageFont.load_default(size=13)
-    for i, (text, ink) in enumerate(lines[:LINES]):
+    for i, (text, ink) in enumerate(lines):
         draw.text((left + MARGIN // 2, top + CELL + MARGIN + i * LINE), text[:36], fill=ink, font=font)
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    return wrap(" ".join(text.split()), 34)[:most]
 
 
 def _thumbnail(store: MediaStore, ref: MediaRef, side: int) -> Image.Image:
@@ -72,8 +80,10 @@ def _thumbnail(store: MediaStore, ref: MediaRef, side: int) -> Image.Image:
     return film_strip(frames, side=(side + GAP) // columns - GAP, columns=columns)
 
 
-def _about(ref: MediaRef) -> str:
-    if ref.sampling is None:
-        return f"{ref.width}x{ref.height}"
-    times = ref.sampling.timestamps_ms
-    return f"{len(times)} frames {times[0] / 1000:.2f}-{times[-1] / 1000:.2f} s"
+def _frames(media: Sequence[MediaRef]) -> Iterator[str]:
+    """What the first clip's frames are."""
+    for ref in media:
+        if ref.sampling is not None:
+            count, end = len(ref.sampling.indices), ref.sampling.timestamps_ms[-1] / 1000
+            yield f"{f'{FRAMES} of ' if count > FRAMES else ''}{count} frames, the last at {end:.2f} s"
+            return
