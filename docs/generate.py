@@ -74,8 +74,8 @@ def _type(key: Key) -> str:
         return f"list of {allowed}" if name == "list" else allowed
     if (found := RANGES.get(key.name)) is None or found.low == -inf:
         return name
-    high = "" if found.high == inf else f", ≤ {found.high:g}"
-    return f"{name} {'>' if found.above else '≥'} {found.low:g}{high}"
+    high = "" if found.high == inf else f", ≤ {found.high:.12g}"
+    return f"{name} {'>' if found.above else '≥'} {found.low:.12g}{high}"
 
 
 def _default(key: Key) -> str:

@@ -98,8 +98,8 @@ class Range:
     def __str__(self) -> str:
         if self.low == -inf:
             return "a finite number"
-        low = f"more than {self.low:g}" if self.above else f"at least {self.low:g}"
-        return low if self.high == inf else f"{low} and at most {self.high:g}"
+        low = f"more than {self.low:.12g}" if self.above else f"at least {self.low:.12g}"
+        return low if self.high == inf else f"{low} and at most {self.high:.12g}"
 
 
 REWARDS = tuple(f.name for f in fields(RewardConfig))
@@ -150,7 +150,7 @@ RANGES: dict[str, Range] = {
     "dataset.synthetic.num_colors": Range(1, 8),
     "dataset.synthetic.min_radius": POSITIVE,
     "dataset.synthetic.max_radius": POSITIVE,
-    "media.max_pixels": COUNT,
+    "media.max_pixels": Range(1, 178_956_970),  # Pillow opens no larger picture
     "media.max_bytes": COUNT,
     "media.fetch_timeout_s": POSITIVE,
     "media.store_mb": COUNT,

@@ -31,6 +31,8 @@ from .policy import Color, ImagePolicy
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 # What Pillow's readers raise on damaged files.
+#: Pillow itself opens no larger picture, so `media.max_pixels` is at most this
+PILLOW_PIXELS = 178_956_970
 _DECODE_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError),
     *(struct.error, zlib.error, MemoryError, AttributeError, ZeroDivisionError),
@@ -93,7 +95,10 @@ def _open(data: bytes, name: str, policy: ImagePolicy) -> Pillow.Image:
             warnings.simplefilter("ignore")
             return Pillow.open(BytesIO(data), formats=FORMATS)
     except Pillow.DecompressionBombError as error:
-        raise MediaError(f"{name}: {error}; make the picture smaller") from error
+        raise MediaError(
+            f"{name}: its header says more than {PILLOW_PIXELS} pixels, over the limit of {policy.max_pixels} "
+            "(`media.max_pixels`); make the picture smaller"
+        ) from error
     except UnidentifiedImageError as error:
         raise MediaError(f"{name}: not a picture but {describe(data)}; supported are {', '.join(FORMATS)}") from error
     except MediaError:
