@@ -26,6 +26,7 @@ def config(**values: object) -> schema.Config:
     return cfg
 
 
+QWEN = {"model__family": "qwen_vl", "model__path": "m"}
 VLLM = {"backend__name": "vllm"}
 GPU = {"trainer__name": "megatron", "trainer__device": "cuda", "cluster__gpus_per_node": 8, "backend__name": "vllm"}
 
@@ -103,6 +104,16 @@ def test_every_table_key_exists_and_every_number_has_a_range():
         ({**VLLM, "backend__vllm__max_num_batched_tokens": 9}, "backend.vllm.max_num_batched_tokens", "max_num_seqs=256"),
         ({**VLLM, "backend__parallelism__cp": 2}, "backend.parallelism.cp", "backend.name=vllm does not have"),
         ({"media__min_patches": 9, "media__max_patches": 4}, "media.min_patches", "more than max_patches=4"),
+        ({**QWEN, "dataset__make": "clips"}, "dataset.make", "only model.family=nemotron_omni takes clips, not qwen_vl"),
+        ({**QWEN, "dataset__name": "vstat", "dataset__path": "d"}, "dataset.name", "whose rows hold clips"),
+        *(
+            (
+                {**QWEN, f"media__video_{name}": 8},
+                f"media.video_{name}",
+                "is 8, but only model.family=nemotron_omni takes clips",
+            )
+            for name in ("num_frames", "fps", "min_frames", "max_frames", "patches")
+        ),
     ],
 )
 def test_a_wrong_value_is_named(values, key, text):

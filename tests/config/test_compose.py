@@ -56,6 +56,13 @@ def test_every_recipe_dry_runs(here, capsys, name):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [f.stem for f in locate("recipes").glob("*.yaml")])
+def test_every_recipe_takes_a_bound_on_the_size_of_pictures(here, name):
+    """By the one key that all recipes, families and engines share, without a `+`."""
+    cfg = compose_config(name, ["media.max_patches=64", "media.min_patches=16", "model.path=m", "dataset.path=d"])
+    assert (cfg.media.max_patches, cfg.media.min_patches) == (64, 16)
+
+
 def test_the_30b_plan(here, capsys):
     run(Task(), [CLEVR], "train", dry_run=True)
     text = capsys.readouterr().out

@@ -14,6 +14,7 @@ from omnirl.types import Deadline, MediaRef, StopReason, TrainingBatch, VersionS
 from tests.omni import (
     MODELS,
     PATTERNS,
+    QWEN,
     clip_prompts,
     make_engine,
     make_megatron,
@@ -25,6 +26,8 @@ from tests.omni import (
     sample,
 )
 
+#: a miniature of each family
+FAMILIES = ("*-*-", QWEN)
 ENGINES = {"hf": make_engine, "vllm": make_vllm, "megatron": make_megatron}
 
 
@@ -118,19 +121,34 @@ def test_tokens_depend_on_the_seed_and_not_on_the_batch(make, omnis, pattern):
     assert together[0].ids.tolist() != together[3].ids.tolist()
 
 
-def test_banned_ids_never_appear_and_leave_the_distribution(make, omni):
-    prompt = omni.prompts[0]
-    free = request(omni.spec, "free", prompt, temperature=0.0, max_new_tokens=1, banned_ids=())
-    best = int(generate(make(omni), [free])[0].ids[0])
-    banned = (*omni.spec.media_ids, best)
-    requests = [request(omni.spec, f"r{i}", prompt, seed=i, banned_ids=banned, stop_ids=()) for i in range(16)]
-    completions = generate(make(omni), requests)
+@pytest.mark.parametrize("pattern", FAMILIES)
+def test_banned_ids_never_appear_and_leave_the_distribution(make, omnis, pattern):
+    model = omnis[pattern]
+    prompt = model.prompts[0]
+    free = request(model.spec, "free", prompt, temperature=0.0, max_new_tokens=1, banned_ids=())
+    engine = make(model)
+    best = int(generate(engine, [free])[0].ids[0])
+    banned = (*model.spec.media_ids, best)
+    requests = [request(model.spec, f"r{i}", prompt, seed=i, banned_ids=banned, stop_ids=()) for i in range(16)]
+    completions = generate(engine, requests)
     assert not np.isin(np.concatenate([c.ids for c in completions]), banned).any()
-    logits = next_logits(omni, prompt)
+    logits = next_logits(model, prompt)
     logits[list(banned)] = float("-inf")
     expected = torch.log_softmax(logits, -1)
     for c in completions:
         assert c.logprobs[0] == pytest.approx(expected[c.ids[0]].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("pattern", FAMILIES)
+def test_media_ids_outside_of_a_picture_are_text(make, omnis, pattern):
+    """Whatever stands in the prompt, also in what an earlier turn said: only recorded positions are pictures."""
+    model = omnis[pattern]
+    spec, literal = model.spec, (40, *model.spec.media_ids, 50, model.spec.image_id, model.spec.image_id, 60)
+    asked = [make_prompt(spec, model.store, "with", literal, (0, 1)), make_prompt(spec, model.store, "without", literal)]
+    requests = [request(spec, p.prompt_id, p, stop_ids=()) for p in asked]
+    completions = generate(make(model), requests)
+    assert_scored_alike(model, requests, completions)
+    assert not np.isin(np.concatenate([c.ids for c in completions]), spec.media_ids).any()
 
 
 @torch.no_grad()
@@ -254,7 +272,10 @@ class TestRefusals:
             ({"temperature": -1.0}, r"temperature -1 must be 0 \(greedy\) or a positive number"),
             ({"temperature": float("nan")}, "temperature nan must be"),
             ({"banned_ids": (100_000,)}, r"banned ids is not in 0\.\."),
-            ({"max_new_tokens": 250}, r"prompt 10 \+ max_new_tokens 250 = 260 exceeds the context 256 \(backend.max_model_len"),
+            (
+                {"max_new_tokens": 250},
+                r"prompt 10 \+ max_new_tokens 250 = 260 exceeds the context 256 \(`backend.max_model_len",
+            ),
         ],
     )
     def test_bad_sampling(self, engine, omni, changes, message):

@@ -7,7 +7,17 @@ from omnirl.runtime.launchers import make_launcher
 from omnirl.types import Deadline
 from tests.omni import MINUTE, make_trainer
 
-COMMANDS = ("warmup_step", "train_step", "logprobs", "reference_logprobs", "begin_policy", "save", "load", "export")
+COMMANDS = (
+    "warmup_step",
+    "train_step",
+    "logprobs",
+    "pixel_contract",
+    "reference_logprobs",
+    "begin_policy",
+    "save",
+    "load",
+    "export",
+)
 
 
 class Pictures(dict):

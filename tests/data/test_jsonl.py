@@ -4,7 +4,7 @@ import pytest
 
 from omnirl.data import load_prompts
 from omnirl.errors import DataError, PlaceholderMismatch
-from omnirl.types import ImagePart, Message, TextPart
+from omnirl.types import ImagePart, Message, TextPart, VideoPart, VideoSettings
 
 
 def row(**changes):
@@ -84,6 +84,12 @@ def test_numbers_blank_lines_byte_order_mark_and_limit(write):
         (row(images="a.png"), "`images` must be a list of paths, found str"),
         (row(images=[1]), r"`images\[0\]` must be the path or URL of a picture, found 1"),
         (row(answer="\ud800"), "line 2: the text holds a lone surrogate"),
+        (row(messages=said([{"type": "audio", "audio": "a.wav"}])), r"content\[0\]` is of type 'audio': .* no sound"),
+        (row(messages=said([{"type": "input_audio", "input_audio": {}}])), r"content\[0\]` is of type 'input_audio'"),
+        (row(messages=said([{"type": "audio_url", "audio_url": {}}])), r"content\[0\]` is of type 'audio_url'"),
+        (row(messages=said([{"audio": "a.wav"}])), r"content\[0\]` must be .*, found dict"),
+        (row(audios=["a.wav"]), r"line 2 \(id 'a'\): `audios` lists sound: omnirl takes text, pictures and clips"),
+        (row(messages=said("<audio>What?"), audio="a.wav"), "`audio` lists sound"),
     ],
 )
 def test_bad_rows_name_file_line_and_field(write, bad, message):
@@ -94,12 +100,46 @@ def test_bad_rows_name_file_line_and_field(write, bad, message):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("key", ["max_pixels", "min_pixels", "resized_height", "size", "fps", "num_frames"])
+def test_a_picture_takes_no_arguments(write, key):
+    """Elsewhere they set the size of one picture, here all have one rule; ignoring them would be silent."""
+    part = {"type": "image", "image": "a.png", key: 4}
+    with pytest.raises(DataError, match=rf"content\[0\]` has {key}; a picture takes image, image_url"):
+        load_prompts(write(row(messages=said([part]))))
+    (prompt,) = load_prompts(write(row(messages=said([part | {key: None, "text": None, "video": None}]))))
+    assert prompt.messages[0].parts == (ImagePart("a.png"),)
+
+
+@pytest.mark.parametrize("key", ["nframes", "max_pixels", "video_fps", "do_sample_frames", "total_pixels"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_clip_takes_sampling_and_nothing_else(write, key, listed):
+    clip = {"video": "a.mp4", "fps": 2.0}
+    make = (
+        (lambda c: row(messages=said("<video>"), videos=[c]))
+        if listed
+        else (lambda c: row(messages=said([{"type": "video", **c}])))
+    )
+    with pytest.raises(
+        DataError, match=rf"` has {key}; a clip takes video, video_url, num_frames, fps, min_frames, max_frames"
+    ):
+        load_prompts(write(make(clip | {key: 4})))
+    (prompt,) = load_prompts(write(make(clip | {key: None})))
+    assert prompt.messages[0].parts == (VideoPart("a.mp4", VideoSettings(fps=2.0)),)
+
+
+def test_empty_lists_of_sound_say_nothing(write):
+    (prompt,) = load_prompts(write(row(audios=[], audio=None)))
+    assert prompt.id == "a"
+
+
 @pytest.mark.parametrize(
     ("messages", "images", "message"),
     [
         (said("How many?"), ["a.png"], r"`images` lists 1, but the messages hold 0 <image> markers"),
         (said("<image>"), [], r"holds more <image> markers than the row's `images` lists \(0\).*\"type\": \"text\""),
         (said("<image> and <image>"), ["a.png"], r"lists \(1\)"),
+        # the same picture as a part and in the list
+        (said([{"type": "image", "image": "a.png"}]), ["a.png"], r"`images` lists 1, but the messages hold 0 <image> markers"),
     ],
 )
 def test_markers_and_pictures_differ(write, messages, images, message):

@@ -13,7 +13,7 @@ from omnirl.config.schema import DatasetConfig
 from omnirl.data import Dataset
 from omnirl.data.layouts import LAYOUTS
 from omnirl.errors import ConfigError, DataError, PlaceholderMismatch
-from omnirl.types import ImagePart, TextPart
+from omnirl.types import ImagePart, TextPart, VideoPart, VideoSettings
 
 
 def png(color="red", size=(8, 6)):
@@ -286,6 +286,10 @@ def test_nemo_gym_rows(load, folder):
         ([{"type": "input_image", "image_url": None}], r"\[0\].image_url` must be the path .*, found None"),
         ([{"type": "input_image", "image_url": "data:image/png;base64,@@"}], "image_url`: the data URL is not base64"),
         ([{"type": "input_image", "image_url": "data:image/png"}], "not a data URL: it has no comma"),
+        ([{"type": "audio_url", "audio_url": "a.wav"}], "is of type 'audio_url': .*no sound"),
+        ([{"type": "audio", "audio": "a.wav"}], "is of type 'audio': .*no sound"),
+        ([{"type": "input_file", "file_url": "a"}], "is of type 'input_file': choose one of text"),
+        ([{"type": "input_image", "image_url": "a.png", "max_pixels": 9}], "has max_pixels; a picture takes image, image_url"),
         ([{"type": "input_image", "image_url": "data:image/png;base64,"}], r"the picture is empty \(0 bytes\)"),
         (3, "must be text or a list of parts, found int"),
     ],
@@ -329,6 +333,27 @@ def test_requests_of_gym_rows_that_cannot_be_met(load, folder, more, message):
     jsonl(folder, row)
     with pytest.raises(DataError, match=rf"train.jsonl, line 1: .*{message}"):
         load("nemo_gym")
+
+
+def test_nemo_gym_clips_keep_their_sampling(load, folder):
+    clip = {"type": "input_video", "video_url": "file:///a.mp4", "fps": 2, "max_frames": 8}
+    jsonl(folder, gym_row([clip, {"type": "input_text", "text": "What?"}]))
+    (prompt,) = load("nemo_gym", eval_share=1e-9)
+    assert prompt.messages[0].parts[0] == VideoPart("file:///a.mp4", VideoSettings(fps=2, max_frames=8))
+    jsonl(folder, gym_row([{**clip, "nframes": 8}]))
+    with pytest.raises(DataError, match=r"train.jsonl, line 1: .*content\[0\]` has nframes; a clip takes"):
+        load("nemo_gym")
+
+
+@pytest.mark.parametrize("name", sorted(set(LAYOUTS) - {"jsonl", "nemo_gym", "vstat", "hf"}))
+def test_parquet_columns_of_audio_are_refused_by_name(load, folder, name):
+    import datasets
+
+    features = datasets.Features({"problem": datasets.Value("string"), "sounds": datasets.List(datasets.Audio())})
+    table = datasets.Dataset.from_list([{"problem": "x", "sounds": []}], features=features)
+    table.to_parquet(str(folder / f"{LAYOUTS[name].train}.parquet"))
+    with pytest.raises(DataError, match=r"parquet: column 'sounds' holds audio"):
+        load(name)
 
 
 def test_nemo_gym_tool_calls_are_refused(load, folder):

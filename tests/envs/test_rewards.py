@@ -99,6 +99,22 @@ def test_word_numbers_are_opt_in():
 
 
 @pytest.mark.parametrize(
+    ("name", "response", "gold", "options", "value"),
+    [
+        ("exact", r"so \boxed{3}", "3", {"answer": "boxed"}, 1),
+        ("exact", "<answer>3</answer>", "3", {"answer": "boxed"}, 0),
+        ("match", "<answer>3 objects</answer>", "3", {"match": "contains"}, 1),
+        ("match", "<answer>13 objects</answer>", "3", {"match": "contains"}, 0),
+        ("match", "<answer>3 objects</answer>", "3", {}, 0),
+        ("choice", "<answer>b</answer>", "B", {}, 1),
+        ("choice", "<answer>a</answer>", "B", {}, 0),
+    ],
+)
+def test_what_a_recipe_may_allow(name, response, gold, options, value):
+    assert score(name, response, gold, **options) == value
+
+
+@pytest.mark.parametrize(
     ("text", "answer", "formed"),
     [
         (r"\boxed{3}", "3", True),

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from omnirl.algo.batch import _sample
 from omnirl.errors import DataError, PromptTooLong
@@ -61,6 +63,38 @@ def test_mask_keeps_no_medium_and_trains_nothing(make_encoder, rows, room):
         assert _sample(turn, 1.0, 1.0).loss_mask.sum() == trained
 
 
+PIECES = {"text": "How many? ", "red": ImagePart("red.png"), "wide": ImagePart("wide.png")}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(sorted(PIECES)), min_size=1, max_size=5),
+    st.integers(1, 110),
+    st.sampled_from(["error", "drop", "mask"]),
+)
+def test_a_prompt_is_whole_or_has_no_medium_at_all(make_encoder, pictures, names, context, policy):
+    """Wherever pictures stand and whatever they cost: what fits stays as it is, and nothing is ever cut inside a picture."""
+    prompt = row("row", *(PIECES[name] for name in names), root=pictures)
+    whole = make_encoder().encode(prompt)
+    encoder = make_encoder(context=context, over_length=policy)
+    fits = len(whole.ids) + 16 <= context
+    try:
+        (kept,) = admit(encoder, [prompt]).prompts
+    except PromptTooLong:
+        assert not fits
+        assert policy != "mask" or context <= 16
+        return
+    encoded = encoder.encode(kept)
+    if fits:
+        assert encoded.ids.tolist() == whole.ids.tolist()
+        assert [ref.digest for ref in encoded.media] == [ref.digest for ref in whole.media]
+        assert not encoded.masked
+    else:
+        assert (policy, encoded.masked, encoded.media, len(encoded.media_positions)) == ("mask", True, (), 0)
+        assert not set(encoded.ids.tolist()) & set(encoder.spec.media_ids)
+        assert len(encoded.ids) + 16 <= context
+
+
 def test_a_masked_text_is_cut_at_its_beginning(make_encoder):
     encoder = make_encoder(context=40, max_new_tokens=8, over_length="mask")
     encoded = encoder.encode(row("a", "no " * 100 + "end"))
@@ -75,8 +109,9 @@ def test_media_mask_is_where_embeddings_go(make_encoder, rows, spec):
     assert not encoder.encode(rows[0]).media_mask.any()
 
 
-def test_a_row_renders_with_the_variables_of_the_run(make_encoder):
-    encoder = make_encoder(template_kwargs={"enable_thinking": False})
+def test_a_row_renders_with_the_variables_of_the_run(make_encoder, tmp_path):
+    (tmp_path / "t.jinja").write_text(THINKING)
+    encoder = make_encoder(template=str(tmp_path / "t.jinja"), template_kwargs={"enable_thinking": False})
     encoder.encode(row("same", "q", template_kwargs={"enable_thinking": False}))
     with pytest.raises(
         DataError, match="prompt 'other': asks for the template variable enable_thinking=True, which is False in"

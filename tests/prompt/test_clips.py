@@ -7,6 +7,7 @@ from transformers.models.nemotron_h_omni.processing_nemotron_h_omni import Nemot
 from transformers.video_utils import VideoMetadata
 
 from omnirl.errors import MediaError, PlaceholderMismatch, PromptTooLong
+from omnirl.media.video import ClipPolicy
 from omnirl.prompt.clips import clip_text
 from omnirl.types import ImagePart, Message, Prompt, TextPart, VideoPart, VideoSettings
 from tests.media.corpus_video import encode, folder
@@ -96,10 +97,24 @@ def test_too_many_frames_for_the_context(make_encoder, clips):
 
 
 def test_a_checkpoint_without_clips(make_encoder, clips):
+    """Said of each row without opening anything, and again when it is encoded."""
     encoder = make_encoder()
     encoder.clips = None
-    with pytest.raises(MediaError, match=r"clip.mp4 \(prompt 'train-17'\): the checkpoint .* takes no clips"):
-        encoder.encode(prompt(clip(), root=clips))
+    message = (
+        r"(clip|gone).mp4 \(prompt 'train-17'\): the checkpoint .* \(model.family=nemotron_omni\) takes no clips; .*`model"
+    )
+    for judge, name in ((encoder.check, "gone.mp4"), (encoder.encode, "clip.mp4")):
+        with pytest.raises(MediaError, match=message):
+            judge(prompt("Look: ", clip(name), root=clips))
+
+
+def test_a_row_against_the_recipe_is_judged_without_opening_it(make_encoder):
+    encoder = make_encoder()
+    encoder.clips.policy = ClipPolicy(recipe=VideoSettings(max_frames=4))
+    encoder.check(prompt(clip("gone.mp4", num_frames=4)))
+    message = r"gone.mp4 \(prompt 'train-17'\): min_frames=5 \(row\) is more than max_frames=4 \(media.video_\*\)"
+    with pytest.raises(MediaError, match=message):
+        encoder.check(prompt(clip("gone.mp4", min_frames=5)))
 
 
 def test_a_bad_clip_names_its_prompt(make_encoder, clips):

@@ -64,24 +64,32 @@ def test_literal_markers_stay_text(make_encoder, spec, pictures):
     assert encoder.decode(encoded.ids.tolist()).count("</img>") == 3
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(["<image>", "<img>", "</img>", "<video>", "<", "image>"]), st.text())))
-def test_no_text_makes_a_media_id(shared_encoder, spec, texts):
-    text = "".join(texts)
+MARKERS = ["<image>", "<img>", "</img>", "<video>", "<", "image>", "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|"]
+MARKERS += ["<|video_pad|>", "<|vision_pad|>", "image_pad|>", "<so_embedding>", "<so_start>", "<audio>"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(MARKERS), st.text())))
+def test_no_text_makes_a_media_id(shared_encoder, texts):
+    """Literal markers of any family, whole and in pieces, in rows of any family."""
+    text, spec = "".join(texts), shared_encoder.spec
     encoded = shared_encoder.encode(prompt(text))
     assert not set(encoded.ids.tolist()) & set(spec.media_ids)
+    assert encoded.media_positions.shape == (0, 2)
     assert shared_encoder.decode(encoded.ids.tolist()) == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     target = shared_encoder.encode_target(prompt("q", target=text))
     assert not set(target.tolist()) & set(spec.media_ids)
 
 
-@pytest.fixture(scope="module")
-def shared_encoder(tokenizer, spec):
+@pytest.fixture(scope="module", params=["nemotron_omni", "qwen_vl"])
+def shared_encoder(request, tokenizer, spec, qwen):
     from omnirl.config.schema import PromptConfig
     from omnirl.media import DictStore, GridRule, ImagePolicy, MediaLoader
-    from omnirl.prompt import PromptEncoder
+    from omnirl.prompt import PromptEncoder, Tokenizer
 
     loader = MediaLoader(DictStore(), GridRule(16, 2, 16, 256), ImagePolicy(max_pixels=10**6))
+    if request.param == "qwen_vl":
+        tokenizer, spec = Tokenizer.load(qwen.path), qwen.spec
     return PromptEncoder(tokenizer, spec, loader, PromptConfig(), context=10**6, max_new_tokens=1, max_media=1, cache_size=2)
 
 
@@ -130,7 +138,9 @@ def test_length_is_checked_after_expansion(make_encoder, pictures):
 def test_media_errors_name_prompt_and_file(make_encoder, pictures):
     with pytest.raises(MediaError, match=r"^gone.png \(prompt 'train-17'\): no such file"):
         make_encoder().encode(prompt(ImagePart("gone.png"), root=pictures))
-    with pytest.raises(MediaError, match=r"prompt 'train-17': 2 pictures and clips, the limit is 1 \(`media.max_per_prompt`\)"):
+    with pytest.raises(
+        MediaError, match=r"prompt 'train-17': 2 pictures and clips, the limit is 1; raise `media.max_per_prompt`"
+    ):
         make_encoder(max_media=1).encode(prompt(RED, WIDE, root=pictures))
 
 

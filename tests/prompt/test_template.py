@@ -64,6 +64,27 @@ def test_bad_kwargs(checkpoint, tokenizer, kwargs):
         ChatTemplate.load(None, checkpoint, tokenizer, kwargs)
 
 
+@pytest.mark.parametrize(
+    ("source", "kwargs", "unread"),
+    [
+        ("{{ messages }}{% if enable_thinking %}x{% endif %}", {"enable_thinkng": False}, "enable_thinkng"),
+        ("{{ messages }}", {"b": 1, "a": 2}, "a, b"),
+        ("{% set mood = 'calm' %}{{ mood }}", {"mood": "sad"}, "mood"),  # its own, whatever is given
+    ],
+)
+def test_a_variable_that_the_template_never_reads(checkpoint, tokenizer, tmp_path, source, kwargs, unread):
+    (tmp_path / "t.jinja").write_text(source)
+    with pytest.raises(ConfigError, match=rf"prompt.template_kwargs: .*t.jinja reads no {unread}; remove it, or correct"):
+        ChatTemplate.load(str(tmp_path / "t.jinja"), checkpoint, tokenizer, kwargs)
+
+
+@pytest.mark.parametrize("source", [TRICKY, "{% macro say(x) %}{{ x }}{{ mood }}{% endmacro %}{{ say(1) }}"])
+def test_a_variable_that_is_read_anywhere(checkpoint, tokenizer, tmp_path, source):
+    (tmp_path / "t.jinja").write_text(source)
+    template = ChatTemplate.load(str(tmp_path / "t.jinja"), checkpoint, tokenizer, {"mood": "sad"})
+    assert "sad" in template.render(USER)
+
+
 def test_syntax_error_names_file_and_line():
     with pytest.raises(ConfigError, match=r"mine.jinja, line 2: .*"):
         ChatTemplate("a\n{% if %}", "mine.jinja")

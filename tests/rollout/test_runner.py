@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from omnirl.config.schema import BackendConfig, PromptConfig, RolloutConfig
-from omnirl.errors import DeadlineExceeded, MediaError, RewardError
+from omnirl.errors import DeadlineExceeded, EngineError, MediaError, RewardError
 from omnirl.media import GridRule, MediaLoader
 from omnirl.prompt import PromptEncoder, Tokenizer
 from omnirl.rollout import RolloutRunner
@@ -121,6 +123,21 @@ def test_text_keeps_special_tokens(make, prompts):
     for turn in (turn for group in turns for turn in group):
         assert turn.text == make()._encoder.decode(turn.completion.ids)
         assert np.isfinite(turn.completion.logprobs).all()
+
+
+def test_a_media_id_in_a_completion_ends_the_run(make, prompts, omni, engines):
+    """What an engine that ignores bans would give."""
+
+    class Unbanned:
+        def call(self, method, requests, *args, **kwargs):
+            (completions,) = engines.call(method, requests, *args, **kwargs)
+            ids = np.append(completions[4].ids, np.int32(omni.spec.image_id))
+            return [
+                [*completions[:4], replace(completions[4], ids=ids, logprobs=np.zeros(len(ids), np.float32)), *completions[5:]]
+            ]
+
+    with pytest.raises(EngineError, match="request '1/b/1': the engine sampled 18, which its request bans"):
+        make(engines=Unbanned()).generate(prompts, 3, step=1, deadline=deadline())
 
 
 def test_no_prompts(make):

@@ -412,6 +412,11 @@ def without_targets(data):
     (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
 
 
+OMNI, QWEN = ModelConfig(tiny=tiny()), ModelConfig(family="qwen_vl", tiny=tiny())
+PICTURE, VIDEO = {"type": "image", "image": "a.png"}, {"type": "video", "video": "a.mp4"}
+SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+
+
 class TestBeforeTheFolder:
     """What is wrong before the first step leaves nothing behind."""
 
@@ -463,6 +468,41 @@ class TestBeforeTheFolder:
         damage(data)
         with pytest.raises(error, match=message) as caught:
             train(config(dataset=DatasetConfig(path=str(data))), tmp_path / "run")
+        assert caught.value.exit_code == 2
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("file", ["train.jsonl", "eval.jsonl"])
+    @pytest.mark.parametrize(
+        ("model", "content", "fields", "error", "message"),
+        [
+            (
+                QWEN,
+                [VIDEO],
+                {},
+                MediaError,
+                r"a\.mp4 \(prompt 'last'\): .*\(model.family=qwen_vl\) takes no clips; .*`model\.path`",
+            ),
+            (QWEN, "<video>x", {"videos": ["a.mp4"]}, MediaError, r"a\.mp4 \(prompt 'last'\): .* takes no clips"),
+            (OMNI, [VIDEO | {"min_frames": 500}], {}, MediaError, r"min_frames=500 \(row\) is more than max_frames=9 \(media"),
+            (OMNI, [PICTURE] * 9, {}, MediaError, "prompt 'last': 9 pictures and clips, the limit is 8"),
+            (OMNI, "x", {"template_kwargs": {"mood": "sad"}}, DataError, "prompt 'last': asks for the template variable mood"),
+            (OMNI, [SOUND], {}, DataError, r"\(id 'last'\): `messages\[0\].content\[0\]` is of type 'input_audio'"),
+            (QWEN, [SOUND], {}, DataError, r"\(id 'last'\): `messages\[0\].content\[0\]` is of type 'input_audio'"),
+        ],
+    )
+    def test_every_row(self, config, session_cache, tmp_path, monkeypatch, file, model, content, fields, error, message):
+        """The last one too, long before its turn; no worker is started."""
+        for group in ("engine_group", "trainer_group"):
+            monkeypatch.setattr(train_module, group, None)
+        data = shutil.copytree(ensure_dataset(config().dataset, session_cache), tmp_path / "data")
+        bad = {"id": "last", "answer": "3", "target": "3", "messages": [{"role": "user", "content": content}], **fields}
+        with (data / file).open("a") as lines:
+            lines.write(json.dumps(bad) + "\n")
+        cfg = config(model=model, dataset=DatasetConfig(path=str(data)))
+        if model is OMNI:
+            cfg.media.video_max_frames = 9
+        with pytest.raises(error, match=rf"{file}.*{message}") as caught:
+            train(cfg, tmp_path / "run")
         assert caught.value.exit_code == 2
         assert not (tmp_path / "run").exists()
 

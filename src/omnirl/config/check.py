@@ -68,6 +68,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Keys with a fixed set of values; for a list, the allowed items."""
 
+CLIP_FAMILIES = ("nemotron_omni",)
+"""Model families that take clips."""
+
 MEGATRON_FAMILIES = ("nemotron_omni",)
 """Model families that have a Megatron-core model."""
 
@@ -364,6 +367,15 @@ def _media(cfg: Config) -> Iterator[Problem]:
 
 def _clips(cfg: Config) -> Iterator[Problem]:
     clips = cfg.dataset.clips
+    if cfg.model.family not in CLIP_FAMILIES:
+        only = f"only model.family={', '.join(CLIP_FAMILIES)} takes clips, not {cfg.model.family}"
+        if cfg.dataset.path is None and cfg.dataset.make == "clips":
+            yield Problem("dataset.make", f"is 'clips', but {only}")
+        if cfg.dataset.name == "vstat":
+            yield Problem("dataset.name", f"is 'vstat', whose rows hold clips, but {only}")
+        for key in ("video_num_frames", "video_fps", "video_min_frames", "video_max_frames", "video_patches"):
+            if (value := getattr(cfg.media, key)) is not None:
+                yield Problem(f"media.{key}", f"is {value}, but {only}: set it to null")
     if cfg.dataset.path is None and cfg.dataset.make == "clips":
         if "count" in clips.kinds and clips.max_count > clips.frames:
             yield Problem("dataset.clips.max_count", f"is {clips.max_count}, more than frames={clips.frames}")

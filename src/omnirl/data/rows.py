@@ -26,6 +26,8 @@ _ROLES = ("system", "user", "assistant")
 #: where a row stands, for messages, and the row
 Rows = Iterator[tuple[str, dict[str, Any]]]
 _FIELDS = frozenset({"id", "messages", "answer", "target", *MARKERS.values()})
+#: where others list sounds
+_SOUND = ("audio", "audios")
 
 
 def prompts_of(
@@ -58,6 +60,11 @@ def prompts_of(
 def _prompt(row: dict[str, Any], where: str, root: str, answers: bool, keep: Keep | None) -> Prompt:
     identity = _scalar(row, "id", where)
     where = f"{where} (id {identity!r})"
+    for name in _SOUND:
+        if row.get(name):
+            raise DataError(
+                f"{where}: `{name}` lists sound: omnirl takes text, pictures and clips; remove the field or the row"
+            )
     answer = _scalar(row, "answer", where) if answers or row.get("answer") is not None else ""
     target = row.get("target")
     if target is not None and not (isinstance(target, str) and target.strip()):

@@ -4,6 +4,7 @@ Example:
     for where, row in read_table(Path("geometry3k"), "train", pictures): row["problem"], row["images"] → ["…/4f0c….png"]
 """
 
+import json
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def _parquet(files: list[Path]) -> Rows:
         number = 0
         try:
             with pq.ParquetFile(file) as table:
+                _refuse_sound(table.schema_arrow, file)
                 for batch in table.iter_batches(batch_size=_BATCH):
                     for row in batch.to_pylist():
                         yield f"{file}, row {number}", row
@@ -87,6 +89,17 @@ def _saved(folder: Path, split: str) -> Rows:
     for start in range(0, len(plain), _BATCH):
         for number, row in enumerate(plain[start : start + _BATCH].to_pylist(), start=start):
             yield f"{folder / split}, row {number}", row
+
+
+def _refuse_sound(schema: Any, file: Path) -> None:
+    """`datasets` writes the kinds of its columns beside a parquet file's schema."""
+    try:
+        info = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return
+    for name, feature in info.items():
+        if "Audio" in json.dumps(feature):
+            raise DataError(f"{file}: column {name!r} holds audio, which this version does not have; remove the column")
 
 
 def _refuse_audio(table: Any, folder: Path) -> None:

@@ -27,6 +27,7 @@ from omnirl.types import (
     EngineCapabilities,
     GenerationRequest,
     MediaStore,
+    PixelContract,
     PromptKey,
     StopReason,
     WeightBucket,
@@ -175,6 +176,10 @@ class HfEngine:
             if not sequence.finished:
                 sequence.fail(error, "the hf engine failed: ")
         self._batch = None
+
+    @property
+    def pixel_contract(self) -> PixelContract:
+        return PixelContract.of(self._policy.spec)
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
         return self._policy.pixel_values([self._store.get(digest)])[0].float().cpu().numpy()

@@ -106,6 +106,10 @@ def _columns(tokens: list[tuple[int, float, int]]) -> tuple[NDArray[np.int32], N
     return np.array(ids, dtype=np.int32), np.array(logprobs, dtype=np.float32), list(versions)
 
 
+#: what helps where placeholders and embeddings differ
+ONE_RULE = "`media.min_patches`, `media.max_patches` and `media.video_patches` must be those that the prompt was encoded with"
+
+
 def check_media(prompt: EncodedPrompt) -> None:
     """Every medium has its own runs of equal placeholders, as many as its embeddings. Raises `PlaceholderMismatch`."""
     ids, end = prompt.ids.array, 0
@@ -113,7 +117,7 @@ def check_media(prompt: EncodedPrompt) -> None:
     if runs_needed != len(prompt.media_positions):
         raise PlaceholderMismatch(
             f"prompt '{prompt.prompt_id}': {runs_needed} runs of placeholders are needed, but places for "
-            f"{len(prompt.media_positions)} are recorded."
+            f"{len(prompt.media_positions)} are recorded; ids and media must come from one encoding, by one `prompt.template`."
         )
     for ref, runs in prompt.placed_media():
         for start, count in runs.tolist():
@@ -121,7 +125,8 @@ def check_media(prompt: EncodedPrompt) -> None:
             if start < end or len(block) != count or count * ref.num_runs != ref.num_tokens or (block != block[:1]).any():
                 raise PlaceholderMismatch(
                     f"prompt '{prompt.prompt_id}': {count} placeholders are recorded at position {start}, but the {ref.kind} "
-                    f"of {ref.height}x{ref.width} pixels has {ref.num_tokens} embeddings, or the ids there are others."
+                    f"of {ref.height}x{ref.width} pixels has {ref.num_tokens} embeddings, or the ids there are others; "
+                    f"{ONE_RULE}."
                 )
             end = start + count
 
@@ -137,7 +142,7 @@ def check(sequence: Sequence, context: int, vocab_size: int) -> None:
     if needed > context:
         raise EngineError(
             f"{sequence.name}: prompt {len(prompt)} + max_new_tokens {sampling.max_new_tokens} = {needed} exceeds the context "
-            f"{context} (backend.max_model_len)."
+            f"{context} (`backend.max_model_len`); raise it, or lower `rollout.max_new_tokens` or `media.max_patches`."
         )
     if sampling.max_new_tokens < 1:
         raise EngineError(f"{sequence.name}: max_new_tokens must be at least 1.")

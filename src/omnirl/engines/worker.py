@@ -18,6 +18,7 @@ from omnirl.types import (
     Deadline,
     GenerationRequest,
     MediaStore,
+    PixelContract,
     RequestHandle,
     SharedWeights,
     WeightBucket,
@@ -44,6 +45,9 @@ class EngineWorker:
             for handle in handles:
                 handle.abort()
             raise
+
+    def pixel_contract(self) -> PixelContract:
+        return self.engine.pixel_contract
 
     def pixel_values(self, digests: Sequence[str]) -> list[NDArray[np.float32]]:
         return [self.engine.pixel_values(digest) for digest in digests]

@@ -65,7 +65,8 @@ def place(prompt: EncodedPrompt, row: int, offset: int, features: Mapping[str, T
         if len(found) != sum(counts):
             raise PlaceholderMismatch(
                 f"prompt '{prompt.prompt_id}': {sum(counts)} placeholders from position {runs[0, 0]} on, but the {ref.kind} of "
-                f"{ref.height}x{ref.width} pixels became {len(found)} embeddings (check `media.max_patches`)."
+                f"{ref.height}x{ref.width} pixels became {len(found)} embeddings; `media.min_patches`, `media.max_patches` and "
+                "`media.video_patches` must be those that the prompt was encoded with."
             )
         starts = (runs[:, 0] + offset).tolist()
         placements += [Placement(row, s, f, ref) for s, f in zip(starts, found.split(counts), strict=True)]

@@ -109,6 +109,22 @@ class PromptEncoder:
         media = tuple(ref for ref in map(self.loader.store.claim, known.media) if ref is not None)
         return replace(known, media=media) if len(media) == len(known.media) else None
 
+    def check(self, prompt: Prompt) -> None:
+        """What can be said of a row without opening its media, so that all rows are judged before anything is generated.
+
+        Raises `MediaError` (too many, or clips that the checkpoint does not take), `DataError` (template variables)."""
+        name = f"prompt {prompt.id!r}"
+        self.template.accept(prompt.meta.get("template_kwargs"), name)
+        parts = _media(prompt)
+        if len(parts) > self.max_media:
+            raise MediaError(
+                f"{name}: {len(parts)} pictures and clips, the limit is {self.max_media}; raise `media.max_per_prompt`, or "
+                "remove some"
+            )
+        for part in parts:
+            if isinstance(part, VideoPart):
+                self._clip_loader(part, name).check(part.sampling, _medium(part, name))
+
     def encode_target(self, prompt: Prompt) -> NDArray[np.int32]:
         """int32 ids of the row's target and the stop id. Raises `DataError` for a row without a target."""
         if prompt.target is None:
@@ -137,12 +153,9 @@ class PromptEncoder:
 
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
         name = f"prompt {prompt.id!r}"
-        self.template.accept(prompt.meta.get("template_kwargs"), name)
-        parts = [part for message in prompt.messages for part in message.parts if not isinstance(part, TextPart)]
-        if len(parts) > self.max_media:
-            raise MediaError(f"{name}: {len(parts)} pictures and clips, the limit is {self.max_media} (`media.max_per_prompt`)")
+        self.check(prompt)
         text = self.render(prompt)
-        media = tuple(self._load(part, prompt.root, name) for part in parts)
+        media = tuple(self._load(part, prompt.root, name) for part in _media(prompt))
         if any(ref.kind == "video" for ref in media):
             text = self._with_clips(text, media, name)
         counts = [ref.num_tokens // ref.num_runs for ref in media for _ in range(ref.num_runs)]
@@ -161,12 +174,17 @@ class PromptEncoder:
         return EncodedPrompt(prompt.id, ExpandedIds(ids[-room:]), (), np.zeros((0, 2), dtype=np.int32), masked=True)
 
     def _load(self, part: ImagePart | VideoPart, base: str, name: str) -> MediaRef:
-        name = f"{shortened(part.path)} ({name})"
         if isinstance(part, ImagePart):
-            return self.loader.load(part.path, base=base, name=name)
+            return self.loader.load(part.path, base=base, name=_medium(part, name))
+        return self._clip_loader(part, name).load(part.path, part.sampling, base=base, name=_medium(part, name))
+
+    def _clip_loader(self, part: VideoPart, name: str) -> ClipLoader:
         if self.clips is None:
-            raise MediaError(f"{name}: the checkpoint {self.spec.path} takes no clips; use another model or leave it out")
-        return self.clips.load(part.path, part.sampling, base=base, name=name)
+            raise MediaError(
+                f"{_medium(part, name)}: the checkpoint {self.spec.path} (model.family={self.spec.family}) takes no clips; "
+                "choose another model by `model.path` or `model.family`, or remove the row"
+            )
+        return self.clips
 
     def _with_clips(self, text: str, media: tuple[MediaRef, ...], name: str) -> str:
         """`text` with the words and placeholders of its clips. Literal markers are cut: what matches here is structural."""
@@ -223,6 +241,15 @@ class PromptEncoder:
                 "`rollout.max_new_tokens`, `media.max_patches` or, of clips, `media.video_num_frames` or "
                 "`media.video_patches`, or leave such rows out with `prompt.over_length`"
             )
+
+
+def _media(prompt: Prompt) -> list[ImagePart | VideoPart]:
+    return [part for message in prompt.messages for part in message.parts if not isinstance(part, TextPart)]
+
+
+def _medium(part: ImagePart | VideoPart, name: str) -> str:
+    """What messages call it."""
+    return f"{shortened(part.path)} ({name})"
 
 
 def _list(kinds: list[str]) -> str:

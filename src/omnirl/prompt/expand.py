@@ -56,5 +56,6 @@ def _check_wraps(compact: NDArray[np.int32], places: NDArray[np.intp], spec: Mod
         rule = "between its start and end tokens" if spec.template_wraps else "without the start and end tokens"
         raise PlaceholderMismatch(
             f"{name}: the ids before expansion hold {len(starts)} tokens that start a picture and {len(ends)} that end one, "
-            f"not where they belong; the chat template must render a picture as one placeholder, {rule}"
+            f"not where they belong around {len(expected)} placeholders; the chat template (`prompt.template`, or the "
+            f"checkpoint's) must render a picture as one placeholder, {rule}"
         )

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -32,8 +32,11 @@ class ChatTemplate:
         self.variables = dict(variables or {})
         if clash := sorted(_RESERVED & self.variables.keys()):
             raise ConfigError(f"prompt.template_kwargs: {', '.join(clash)} cannot be set; omnirl gives them to the template")
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            #: names that the template reads
+            self.reads = meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ConfigError(f"{name}, line {error.lineno}: {error.message}") from error
 
@@ -44,18 +47,17 @@ class ChatTemplate:
         """The file `path` (`prompt.template`), or when None the checkpoint's `chat_template.jinja`, or the template inside its
         `tokenizer_config.json`. A path that does not exist is never taken for template text.
 
-        Raises `ConfigError`, `ModelError`."""
+        Raises `ConfigError`, also for a variable that the template never reads, and `ModelError`."""
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise ConfigError(f"prompt.template_kwargs={kwargs!r}: expected a mapping such as {{enable_thinking: false}}")
-        variables = {**tokenizer.special_tokens, **(kwargs or {})}
-        if path is not None:
-            return cls(_read(Path(path).expanduser()), f"prompt.template={path}", variables)
-        file = checkpoint / "chat_template.jinja"
-        if file.is_file():
-            return cls(_read(file), str(file), variables)
-        if tokenizer.chat_template is not None:
-            return cls(tokenizer.chat_template, str(checkpoint / "tokenizer_config.json"), variables)
-        raise ModelError(f"{file}: no such file; the checkpoint has no chat template, set `prompt.template` to a file")
+        source, name = _find(path, checkpoint, tokenizer)
+        template = cls(source, name, {**tokenizer.special_tokens, **(kwargs or {})})
+        if unread := sorted(str(key) for key in kwargs or {} if key not in template.reads):
+            raise ConfigError(
+                f"prompt.template_kwargs: {name} reads no {', '.join(unread)}; remove it, or correct its name (it reads "
+                f"{', '.join(sorted(template.reads)) or 'nothing'})"
+            )
+        return template
 
     def accept(self, kwargs: Mapping[str, Any] | None, name: str) -> None:
         """Variables that a request or row brings along must be those of the run: trainer, engines and server render alike.
@@ -79,6 +81,18 @@ class ChatTemplate:
             )
         except (TemplateError, TypeError) as error:
             raise DataError(f"{self.name} does not accept the messages: {error}") from error
+
+
+def _find(path: str | None, checkpoint: Path, tokenizer: Tokenizer) -> tuple[str, str]:
+    """The template's text, and its name in messages."""
+    if path is not None:
+        return _read(Path(path).expanduser()), f"prompt.template={path}"
+    file = checkpoint / "chat_template.jinja"
+    if file.is_file():
+        return _read(file), str(file)
+    if tokenizer.chat_template is not None:
+        return tokenizer.chat_template, str(checkpoint / "tokenizer_config.json")
+    raise ModelError(f"{file}: no such file; the checkpoint has no chat template, set `prompt.template` to a file")
 
 
 def _read(file: Path) -> str:

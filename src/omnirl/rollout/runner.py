@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from omnirl.config.schema import RolloutConfig
-from omnirl.errors import RewardError
+from omnirl.errors import EngineError, RewardError
 from omnirl.prompt import PromptEncoder
 from omnirl.types import (
+    Completion,
     Deadline,
     Environment,
     GenerationRequest,
@@ -81,6 +82,8 @@ class RolloutRunner:
                 name = f"{step}/{prompt.id}/{index}"
                 requests.append(GenerationRequest(name, encoded, self.sampling(name, greedy=greedy, temperature=temperature)))
         completions = self._engines.call("generate", requests, deadline.remaining(), deadline=deadline)[0]
+        for request, completion in zip(requests, completions, strict=True):
+            _check_banned(request, completion)
         turns = [
             Turn(request.prompt, completion, self._encoder.decode(completion.ids))
             for request, completion in zip(requests, completions, strict=True)
@@ -110,3 +113,12 @@ class RolloutRunner:
         if reply.reward is None:
             raise RewardError(f"prompt '{prompt.id}': the environment asks for another turn; rollouts here have one turn.")
         return Trajectory(prompt, (turn,), reply.reward)
+
+
+def _check_banned(request: GenerationRequest, completion: Completion) -> None:
+    """A media id that was sampled has no probability in the trainer. Raises `EngineError`."""
+    if sampled := sorted(set(completion.ids.tolist()) & set(request.sampling.banned_ids)):
+        raise EngineError(
+            f"request '{request.request_id}': the engine sampled {', '.join(map(str, sampled))}, which its request bans (media "
+            "ids); its sampling is not that of the log-prob contract, choose another backend.name"
+        )

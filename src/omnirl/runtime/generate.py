@@ -23,6 +23,7 @@ from omnirl.types import Deadline, Environment, ImagePart, Message, Prompt, Text
 
 from .completions import completion_row, json_line, new_file, readable_completion, readable_prompt
 from .models import ensure_model
+from .pixels import check_pixels
 from .session import engine_group, make_encoder, media_store, model_spec
 
 #: requests that are handed to the engine at once; each such part has `rollout.timeout_s`
@@ -69,6 +70,7 @@ def generate(cfg: Config, request: GenerateRequest) -> int:
             encoder.encode(prompt)
         write = _sink(request, encoder, env, stack)
         engines = stack.enter_context(engine_group(cfg, spec.path, store))
+        check_pixels(spec, {"engine": engines}, Deadline.after(cfg.rollout.timeout_s))
         runner = RolloutRunner(engines, encoder, env, spec, cfg.rollout, cfg.seed)
 
         def run(part: Sequence[Prompt]) -> list[list[Turn]]:

@@ -41,6 +41,7 @@ from omnirl.types import (
 )
 
 from .models import ensure_model
+from .pixels import check_pixels
 from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 
 TRAINER = "trainer:torch"
@@ -114,9 +115,11 @@ class _Session:
         self._prompts = [encoder.encode(prompt) for prompt in prompts]
         self._digests = sorted({ref.digest for prompt in self._prompts for ref in prompt.media})
         self._names = [f"{prompt.id} ({prompt.meta['kind']})" for prompt in prompts]
+        self._spec = spec
         self._banned = spec.media_ids
         judges = {stage: stack.enter_context(trainer_group(cfg, self._checkpoint, self._store)) for stage in STAGES}
         self._judges: dict[str, WorkerGroup] = judges
+        check_pixels(spec, {TRAINER: judges["loaded"]}, self._deadline())
         self._step(judges["refitted"])
 
     def _deadline(self) -> Deadline:
@@ -136,6 +139,7 @@ class _Session:
         found = {}
         started = time.monotonic()
         with engine_group(cfg, self._checkpoint, self._store) as engines:
+            check_pixels(self._spec, {f"engine {backend}": engines}, self._deadline())
             planes = engines.call("pixel_values", self._digests, deadline=self._deadline())[0]
             pixels = {d: _hash(p) for d, p in zip(self._digests, planes, strict=True)}
             for stage in STAGES:

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import PIL
-
 from omnirl.config.layout import layout, store_name
 from omnirl.config.schema import Config, MediaConfig
 from omnirl.errors import ConfigError
@@ -55,26 +53,6 @@ def make_loader(cfg: Config, spec: ModelSpec, store: MediaStore) -> MediaLoader:
     media = cfg.media
     sources = _sources(media, media.max_bytes)
     return MediaLoader(store, spec.rule, ImagePolicy(media.max_pixels, media.max_bytes, parse_color(media.background)), sources)
-
-
-def pixel_record(spec: ModelSpec) -> dict[str, Any]:
-    """How this run makes pixels, for `run.json`. `processor`: which of transformers' image processors runs: none, whatever
-    `checkpoint_processor`, whose place our pixels take, and its `use_fast` say."""
-    video = spec.video
-    return {
-        "decoder": f"Pillow {PIL.__version__}",
-        "resize": "Pillow bicubic",
-        "size_rule": {"name": type(spec.rule).__name__, **_fields(spec.rule)},
-        "frame_rule": None if video is None else {"name": type(video.rule).__name__, **_fields(video.rule)},
-        "mean": list(spec.mean),
-        "std": list(spec.std),
-        "processor": None,
-        "checkpoint_processor": spec.processor,
-    }
-
-
-def _fields(rule: Any) -> dict[str, Any]:
-    return dataclasses.asdict(rule) if dataclasses.is_dataclass(rule) and not isinstance(rule, type) else {"rule": repr(rule)}
 
 
 def make_encoder(cfg: Config, spec: ModelSpec, store: MediaStore) -> PromptEncoder:

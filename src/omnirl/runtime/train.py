@@ -4,7 +4,7 @@ Example:
     exit_code = train(cfg, Path("runs/tiny_omni_count/20260101-120000"))
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from omnirl.config.duration import seconds
 from omnirl.config.schema import Config
 from omnirl.data import Dataset
 from omnirl.envs import make_env
-from omnirl.errors import CheckpointMismatch, DataError
+from omnirl.errors import CheckpointMismatch, DataError, MediaError
 from omnirl.prompt import PromptEncoder, admit
 from omnirl.rollout import RolloutRunner
 from omnirl.sync import WeightTransfer
 from omnirl.track import FanOut, JsonlTracker, Progress
-from omnirl.types import Environment, Prompt, Tracker
+from omnirl.types import Deadline, Prompt, Tracker
 
 from .budget import TimeBudget
 from .checkpoints import Checkpoint, CheckpointStore, read_state
@@ -29,8 +29,9 @@ from .goal import Goal
 from .identity import Identity, check_identity, contents
 from .models import ensure_model
 from .parts import Parts, RunState
+from .pixels import check_pixels, pixel_record
 from .run_folder import RunFolder
-from .session import engine_group, make_encoder, media_store, model_spec, pixel_record, trainer_group
+from .session import engine_group, make_encoder, media_store, model_spec, trainer_group
 from .trackers import check_trackers, make_trackers
 
 _TRIED = 8
@@ -55,8 +56,8 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
     with ExitStack() as stack:
         env = make_env(cfg.env)
         stack.callback(env.close)
-        _check_gold(env, dataset.source("train"), train_rows)
-        _check_gold(env, dataset.source("eval"), eval_rows)
+        _check_each(env.check, dataset.source("train"), train_rows)
+        _check_each(env.check, dataset.source("eval"), eval_rows)
         media = media_store(cfg)
         stack.callback(media.close)
         encoder = make_encoder(cfg, spec, media)
@@ -64,9 +65,12 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
         identity = Identity.of(cfg, hashes)
         if checkpoint is not None:
             check_identity(read_state(checkpoint.folder).get("identity"), identity, checkpoint.folder)
+        _check_each(encoder.check, dataset.source("train"), train_rows)
+        _check_each(encoder.check, dataset.source("eval"), eval_rows)
         _try_rows(cfg, encoder, train_rows, eval_rows)
         trainers = stack.enter_context(trainer_group(cfg, model, media))
         engines = stack.enter_context(engine_group(cfg, model, media))
+        check_pixels(spec, {"trainer": trainers, "engine": engines}, Deadline.after(cfg.rollout.timeout_s))
         progress = Progress(console) if cfg.logger.progress else Progress(Console(quiet=True))
         stack.callback(progress.close)
         parts = Parts(
@@ -87,7 +91,7 @@ def train(cfg: Config, run_dir: Path, console: Console | None = None) -> int:
             "model": str(model.resolve()),
             "dataset": str(dataset.folder.resolve()),
             "hashes": dict(identity.contents),
-            "pixels": pixel_record(spec),
+            "pixels": pixel_record(spec, encoder),
             "from_checkpoint": None if checkpoint is None else checkpoint.folder.name,
         }
         RunFolder.create(run.path, cfg, resume=continued, restart=checkpoint is None, facts=facts)
@@ -114,13 +118,13 @@ def _check_rows(cfg: Config, rows: int) -> None:
             raise DataError(f"{key}={size}, but the dataset has {rows} training rows; lower it or use more rows")
 
 
-def _check_gold(env: Environment, file: Path, rows: Sequence[Prompt]) -> None:
-    """Raises `DataError` naming the file and the first row that the environment cannot score."""
+def _check_each(check: Callable[[Prompt], None], file: Path, rows: Sequence[Prompt]) -> None:
+    """`check` names the row that cannot be used; the file comes before it. Raises `DataError`, `MediaError`."""
     for prompt in rows:
         try:
-            env.check(prompt)
-        except DataError as error:
-            raise DataError(f"{file}: {error}") from error
+            check(prompt)
+        except (DataError, MediaError) as error:
+            raise type(error)(f"{file}: {error}") from error
 
 
 def _find_run(cfg: Config, run_dir: Path) -> tuple[RunFolder, bool, Checkpoint | None]:

@@ -29,7 +29,7 @@ from omnirl.errors import ModelError, TrainingDiverged
 from omnirl.models import load_policy
 from omnirl.models.policy import Policy, place
 from omnirl.models.shared import share
-from omnirl.types import MediaStore, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
+from omnirl.types import MediaStore, PixelContract, SharedWeights, TrainingBatch, TrainingSample, WeightBucket
 
 from .collate import Collated, collate, collate_branches, pad
 from .diagnose import diagnose
@@ -198,6 +198,9 @@ class TorchTrainer:
         output = loss(self._logprobs(samples, collated), samples, collated)
         output.loss.backward()
         return [output.floats()] if micro else []
+
+    def pixel_contract(self) -> PixelContract:
+        return PixelContract.of(self._policy.spec)
 
     def logprobs(self, batch: TrainingBatch) -> list[NDArray[np.float32]]:
         return self._score(batch)

@@ -12,7 +12,7 @@ from .generation import (
 )
 from .ids import CompactIds, ExpandedIds
 from .media import FrameSizeRule, Grid, Image, MediaRef, SizeRule, Video, VideoSampling, VideoSettings
-from .model import ModelSpec, VideoSpec
+from .model import ModelSpec, PixelContract, VideoSpec
 from .prompt import EncodedPrompt, ImagePart, Message, Part, Prompt, PromptKey, TextPart, VideoPart
 from .seams import (
     Engine,
@@ -53,6 +53,7 @@ __all__ = [
     "Message",
     "ModelSpec",
     "Part",
+    "PixelContract",
     "Prompt",
     "PromptKey",
     "RequestHandle",

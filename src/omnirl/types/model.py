@@ -1,7 +1,8 @@
 """What a checkpoint directory says about tokens and pixels, for everything that runs without torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Self
 
 from .media import FrameSizeRule, SizeRule, VideoSettings
 
@@ -55,3 +56,40 @@ class ModelSpec:
     def merge(self) -> int:
         """`merge`² patches become one embedding."""
         return self.rule.merge
+
+
+@dataclass(frozen=True, slots=True)
+class PixelContract:
+    """What a part of a run makes of pixels at their final size, and of media ids: the same in encoder, trainer and engine.
+
+    `tubelet`: frames that share a run of embeddings, 0 without clips. The other names are those of `ModelSpec`.
+    """
+
+    family: str
+    patch_size: int
+    merge: int
+    tubelet: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image_id: int
+    media_ids: tuple[int, ...]
+    vocab_size: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Self:
+        return cls(
+            family=spec.family,
+            patch_size=spec.patch_size,
+            merge=spec.merge,
+            tubelet=spec.video.rule.tubelet if spec.video is not None else 0,
+            mean=tuple(spec.mean),
+            std=tuple(spec.std),
+            image_id=spec.image_id,
+            media_ids=tuple(spec.media_ids),
+            vocab_size=spec.vocab_size,
+        )
+
+    def differences(self, other: "PixelContract") -> list[str]:
+        """`name: value here, value there` of each that is another."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return [f"{name}: {mine}, {theirs}" for name, mine, theirs in pairs if mine != theirs]

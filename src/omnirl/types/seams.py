@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .generation import Completion, Deadline, Delta, GenerationRequest
 from .media import MediaRef
+from .model import PixelContract
 from .prompt import Message, Prompt
 from .trajectory import Reward, TrainingBatch, Turn
 from .weights import SharedWeights, WeightBucket
@@ -72,6 +73,10 @@ class Engine(Protocol):
     def submit(self, request: GenerationRequest) -> RequestHandle:
         """Queue one request. Raises `EngineError` when prompt + budget exceed the context, or an id is a duplicate."""
 
+    @property
+    def pixel_contract(self) -> PixelContract:
+        """What it makes of pixels and media ids."""
+
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
         """What the vision tower is handed for a picture of the store, in the model's precision: `[3, H, W]`, of a clip
         `[tubelets, T·3, H, W]`. Engines must give the same bits. Raises `MediaError` for an unknown digest."""
@@ -95,6 +100,9 @@ class Trainer(Protocol):
 
     def train_step(self, batch: TrainingBatch, lr: float) -> Mapping[str, float]:
         """One policy-gradient optimizer step; returns metrics."""
+
+    def pixel_contract(self) -> PixelContract:
+        """What it makes of pixels and media ids."""
 
     def logprobs(self, batch: TrainingBatch) -> Sequence[NDArray[np.float32]]:
         """Per sample float32 `[n]` of the response ids under the current weights and the sampling contract."""

@@ -56,11 +56,12 @@ def test_another_image_token(copy):
         read_spec(copy)
 
 
-def test_families_are_the_choices_of_the_configuration():
-    from omnirl.config.check import CHOICES, MEGATRON_FAMILIES
+def test_families_are_the_choices_of_the_configuration(omni, qwen):
+    from omnirl.config.check import CHOICES, CLIP_FAMILIES, MEGATRON_FAMILIES
 
     assert CHOICES["model.family"] == tuple(FAMILIES)
     assert set(MEGATRON_FAMILIES) <= FAMILIES.keys()
+    assert set(CLIP_FAMILIES) == {spec.family for spec in (omni.spec, qwen.spec) if spec.video is not None}
 
 
 def test_no_torch(qwen):

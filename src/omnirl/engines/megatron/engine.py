@@ -29,7 +29,7 @@ from omnirl.errors import EngineError, OmnirlError
 from omnirl.models import MegatronModel, MegatronSupport
 from omnirl.models.megatron.cpu import cpu_for_cuda
 from omnirl.models.policy import place
-from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
+from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, PixelContract, StopReason, WeightBucket
 
 from ..features import FeatureCache
 from ..sequence import Handle, Sequence, check
@@ -148,6 +148,10 @@ class MegatronEngine:
         self._batch.reset()
         self._running = []
         self._pending.extendleft(reversed(waiting))
+
+    @property
+    def pixel_contract(self) -> PixelContract:
+        return PixelContract.of(self._model.spec)
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
         return self._model.pixel_values([self._store.get(digest)])[0].float().cpu().numpy()

@@ -23,7 +23,7 @@ from omnirl.config.schema import BackendConfig
 from omnirl.engines.sequence import Handle, Sequence, check
 from omnirl.errors import EngineError, MediaError, PlaceholderMismatch, WeightMismatch
 from omnirl.models import read_spec, weight_shapes
-from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, StopReason, WeightBucket
+from omnirl.types import EngineCapabilities, GenerationRequest, MediaStore, PixelContract, StopReason, WeightBucket
 
 from .start import eager, start, stop
 
@@ -120,6 +120,10 @@ class VllmEngine:
     def _end_all(self, how: Callable[[Sequence], None]) -> None:
         for sequence in list(self._live.values()):
             self._end(sequence, how)
+
+    @property
+    def pixel_contract(self) -> PixelContract:
+        return PixelContract.of(self._inputs.spec)
 
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
         return self._inputs.pixel_values(digest)

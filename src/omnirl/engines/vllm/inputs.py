@@ -21,6 +21,7 @@ from vllm.multimodal.inputs import MultiModalKwargsItem, MultiModalKwargsItems, 
 from vllm.sampling_params import RequestOutputKind
 
 from omnirl.config.check import VLLM_TEMPERATURES
+from omnirl.engines.sequence import ONE_RULE
 from omnirl.errors import EngineError, PlaceholderMismatch
 from omnirl.models import family
 from omnirl.types import EncodedPrompt, MediaRef, MediaStore, ModelSpec, SamplingParams
@@ -30,7 +31,7 @@ class InputBuilder:
     """Builds prompts of one model. The requests of a group follow each other, so the `keep` newest pictures are remembered."""
 
     def __init__(self, spec: ModelSpec, store: MediaStore, dtype: torch.dtype, keep: int = 32) -> None:
-        self._spec = spec
+        self.spec = spec
         self._family = family(spec.family).vllm_support()
         self._store = store
         self._dtype = dtype
@@ -49,10 +50,11 @@ class InputBuilder:
         for ref, runs in prompt.placed_media():
             item, embeddings = self._medium(ref)
             where = _indices(runs)
-            if embeddings != len(where) or any(ids[i] != self._spec.image_id for i in where):
+            if embeddings != len(where) or any(ids[i] != self.spec.image_id for i in where):
                 raise PlaceholderMismatch(
                     f"prompt '{prompt.prompt_id}': {len(where)} placeholders are recorded from position {where[0]} on, but the "
-                    f"{ref.kind} of {ref.height}x{ref.width} pixels has {embeddings} embeddings, or the ids there are others."
+                    f"{ref.kind} of {ref.height}x{ref.width} pixels has {embeddings} embeddings, or the ids there are others; "
+                    f"{ONE_RULE}."
                 )
             items.setdefault(ref.kind, []).append(item)
             places.setdefault(ref.kind, []).append(_range(where))
@@ -62,11 +64,11 @@ class InputBuilder:
     def pixel_values(self, digest: str) -> NDArray[np.float32]:
         """The pixels that vLLM's model is handed, tubelets as such."""
         media = self._store.get(digest)
-        pixels: Any = self._family.item(media, self._spec, self._dtype)[self._family.pixels_field(media)].data
+        pixels: Any = self._family.item(media, self.spec, self._dtype)[self._family.pixels_field(media)].data
         planes: NDArray[np.float32] = pixels.float().numpy()
-        if self._spec.video is None or media.ndim == 3:
+        if self.spec.video is None or media.ndim == 3:
             return planes
-        return planes.reshape(-1, self._spec.video.rule.tubelet * planes.shape[1], *planes.shape[2:])
+        return planes.reshape(-1, self.spec.video.rule.tubelet * planes.shape[1], *planes.shape[2:])
 
     def _medium(self, ref: MediaRef) -> tuple[MultiModalKwargsItem, int]:
         """The picture or clip as vLLM's model takes it, and its number of embeddings."""
@@ -77,10 +79,10 @@ class InputBuilder:
             if len(self._pictures) > self._keep:
                 self._pictures.popitem(last=False)
         self._pictures.move_to_end(ref.digest)
-        return item, ref.num_runs * ref.height * ref.width // (self._spec.patch_size * self._spec.merge) ** 2
+        return item, ref.num_runs * ref.height * ref.width // (self.spec.patch_size * self.spec.merge) ** 2
 
     def _load(self, digest: str) -> MultiModalKwargsItem:
-        return self._family.item(self._store.get(digest), self._spec, self._dtype)
+        return self._family.item(self._store.get(digest), self.spec, self._dtype)
 
 
 def _indices(runs: NDArray[np.int32]) -> list[int]:

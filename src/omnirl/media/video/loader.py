@@ -17,7 +17,7 @@ from omnirl.types import FrameSizeRule, MediaRef, MediaStore, VideoSettings
 from .decode import VideoJob
 from .pool import DecodePool
 from .readers import require
-from .sampling import resolve
+from .sampling import SamplingRule, resolve
 from .timeline import VideoLimits
 
 NOTHING = VideoSettings()
@@ -72,12 +72,7 @@ class ClipLoader:
 
     def load_clip(self, source: Path | bytes, settings: VideoSettings | None = None, *, name: str) -> MediaRef:
         """The same for a clip at hand; nothing is remembered."""
-        policy = self.policy
-        levels = ("row", settings or NOTHING), ("media.video_*", policy.recipe), ("checkpoint", policy.checkpoint)
-        try:
-            rule = resolve(*levels)
-        except ConfigError as error:
-            raise MediaError(f"{name}: {error}") from error
+        policy, rule = self.policy, self.check(settings, name)
         job = VideoJob(rule, self.rule, policy.backend, policy.limits, policy.timeout_s)
         video = self._pool.load(source, job, name=name)
         frames, height, width, _ = video.pixels.shape
@@ -88,6 +83,14 @@ class ClipLoader:
         if ref is None:
             raise MediaError(f"{name}: the media store dropped the clip at once; raise `media.store_mb`")
         return ref
+
+    def check(self, settings: VideoSettings | None, name: str) -> SamplingRule:
+        """What a row's own `settings` come to here. Raises `MediaError` where they contradict the recipe's or checkpoint's."""
+        policy = self.policy
+        try:
+            return resolve(("row", settings or NOTHING), ("media.video_*", policy.recipe), ("checkpoint", policy.checkpoint))
+        except ConfigError as error:
+            raise MediaError(f"{name}: {error}") from error
 
     def close(self) -> None:
         """End the workers."""
