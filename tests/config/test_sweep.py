@@ -67,19 +67,47 @@ def test_a_killed_job_counts_as_its_signal(here, monkeypatch):
     assert run_children([["train"]]) == 128 + signal.SIGKILL
 
 
+JOB_THAT_SAVES = """\
+#!/bin/sh
+trap 'echo saved >> calls; exit 0' INT TERM
+echo begun >> calls
+while :; do sleep 0.05; done
+"""
+
+SIGNAL_BEFORE_POPEN_RETURNS = """\
+import os, pathlib, subprocess, time
+class Early(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        while not pathlib.Path("calls").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), {number})
+subprocess.Popen = Early
+"""
+
+
+@pytest.fixture
+def job_that_saves(here):
+    file = here / "python"
+    file.write_text(JOB_THAT_SAVES)
+    file.chmod(0o755)
+    return SWEEP_OF_TWO.format(python=str(file))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_lets_the_job_finish_and_starts_no_other(here, number):
-    child = here / "python"
-    child.write_text(
-        "#!/bin/sh\ntrap 'echo saved >> calls; exit 0' INT TERM\necho begun >> calls\nwhile :; do sleep 0.05; done\n"
-    )
-    child.chmod(0o755)
-    program = SWEEP_OF_TWO.format(python=str(child))
-    sweep = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+def test_a_stopped_sweep_lets_the_job_finish_and_starts_no_other(here, job_that_saves, number):
+    sweep = subprocess.Popen([sys.executable, "-c", job_that_saves], stderr=subprocess.DEVNULL)
     calls = here / "calls"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not calls.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     sweep.send_signal(number)
-    assert sweep.wait(timeout=20) == 128 + number
+    assert sweep.wait(timeout=60) == 128 + number
     assert calls.read_text().split() == ["begun", "saved"]
+
+
+def test_a_signal_while_a_job_starts_reaches_it(here, job_that_saves):
+    program = SIGNAL_BEFORE_POPEN_RETURNS.format(number=int(signal.SIGTERM)) + job_that_saves
+    sweep = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, timeout=60, check=False)
+    assert sweep.returncode == 128 + signal.SIGTERM
+    assert (here / "calls").read_text().split() == ["begun", "saved"]

@@ -15,10 +15,13 @@ def run_children(commands: Sequence[Sequence[str]]) -> int:
     codes: list[int] = []
     stopped: list[int] = []
     child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # what came while a child was starting
 
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(128 + number)
-        if child is not None:
+        if child is None:
+            early.append(number)
+        else:
             child.send_signal(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -27,7 +30,10 @@ def run_children(commands: Sequence[Sequence[str]]) -> int:
             print(f"[{n}/{len(commands)}] omnirl {' '.join(arguments)}", file=sys.stderr, flush=True)
             # A process group of its own, so that a terminal's Ctrl-C reaches the job once: through `stop`.
             child = subprocess.Popen([sys.executable, "-m", "omnirl", *arguments], process_group=0)
+            for number in early:
+                child.send_signal(number)
             code = child.wait()
+            child = None
             codes.append(128 - code if code < 0 else code)
             if codes[-1]:
                 print(f"[{n}/{len(commands)}] failed with exit code {codes[-1]}", file=sys.stderr, flush=True)
