@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from omnirl.cli import data as command_line
 from omnirl.config.check import CHOICES
 from omnirl.config.schema import DatasetConfig, SyntheticConfig
 from omnirl.data import ensure_dataset, load_prompts, make_dataset
@@ -58,7 +59,7 @@ def test_rows_of_recipes_with_measured_curves_stay(cfg, split, digest):
 
 
 def test_recipes_and_checks_know_the_kinds():
-    assert CHOICES["dataset.synthetic.questions"] == tuple(KINDS)
+    assert CHOICES["dataset.synthetic.questions"] == command_line.KINDS == tuple(KINDS)
 
 
 def has(thing, word):
