@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 GAP = 2
-_BETWEEN = "#101418"
+_BETWEEN = "#d5d9df"
 
 
 def film_strip(frames: Iterable[NDArray[np.uint8]], *, side: int, columns: int) -> Image.Image:
