@@ -63,7 +63,7 @@ def test_every_table_key_exists_and_every_number_has_a_range():
             "trainer.packing.max_tokens",
             "less than one sequence of backend.max_model_len",
         ),
-        ({"cluster__launcher": "process", "media__store": "memory"}, "media.store", "needs shared_memory"),
+        ({"cluster__launcher": "process", "media__store": "memory"}, "media.store", "needs shared_memory or carried"),
         ({**GPU, "cluster__gpus_per_node": 2, "cluster__trainer_ranks": 3}, "cluster.trainer_ranks", "the trainer has 2 GPUs"),
         ({"media__min_patches": 9, "media__max_patches": 8}, "media.min_patches", "more than max_patches=8"),
         ({"trainer__lr": float("nan")}, "trainer.lr", "is nan, must be more than 0"),

@@ -93,6 +93,45 @@ class Worker:
                 log.write(f"closed {self.rank}\n")
 
 
+class Reader:
+    """Looks at the pixels that its calls refer to."""
+
+    def __init__(self, store, rank=0, world_size=1):
+        self.store, self.rank, self.kept = store, rank, []
+
+    def batch(self, batch, samples=None):
+        """Pixels of each sample's media."""
+        numbers = range(len(batch.samples)) if samples is None else samples[self.rank]
+        return [[self.store.get(ref.digest) for ref in batch.samples[i].prompt.media] for i in numbers]
+
+    def requests(self, requests):
+        return [[self.store.get(ref.digest) for ref in request.prompt.media] for request in requests]
+
+    def references(self, media, keep=False):
+        self.kept += media if keep else []
+        return [self.store.get(ref.digest) for ref in media]
+
+    def digest(self, digest):
+        return self.store.get(digest)
+
+    def fail(self, media):
+        raise DataError("this row is bad")
+
+    def let_go(self):
+        self.kept.clear()
+
+    def held(self):
+        """Pictures and bytes of the store."""
+        return len(self.store), self.store.nbytes
+
+    def held_during(self, batch):
+        return self.held()
+
+
+def make_reader(**kwargs):
+    return Reader(**kwargs)
+
+
 def make(**kwargs):
     return Worker(**kwargs)
 

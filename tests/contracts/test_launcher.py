@@ -10,10 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnirl.errors import ConfigError, DataError, DeadlineExceeded, WeightMismatch, WorkerError
+from omnirl.errors import ConfigError, DataError, DeadlineExceeded, MediaError, WeightMismatch, WorkerError
+from omnirl.media import make_store
 from omnirl.runtime.launchers import make_launcher
 from omnirl.runtime.launchers.process import ProcessLauncher
-from omnirl.types import Deadline
+from omnirl.types import (
+    Deadline,
+    EncodedPrompt,
+    ExpandedIds,
+    GenerationRequest,
+    MediaRef,
+    SamplingParams,
+    TrainingBatch,
+    VideoSampling,
+)
+from tests.omni import sample
 
 FACTORY = "launcher_workers:make"
 SOON = 30.0
@@ -181,6 +192,133 @@ def test_local_is_the_object_itself(groups):
     assert groups("inproc").local.add(1) == 11
     assert groups("inproc", 2).local is None
     assert groups("process").local is None
+
+
+# Pixels that travel with the calls that refer to them.
+
+READER = "launcher_workers:make_reader"
+
+
+@pytest.fixture
+def store():
+    return make_store("carried")
+
+
+@pytest.fixture
+def readers(store):
+    started = []
+
+    def get(name="process", size=1, **options):
+        started.append(make_launcher(name).start(READER, {"store": store}, size, **options))
+        return started[-1]
+
+    yield get
+    for group in started:
+        group.close()
+
+
+def prompt_of(*media):
+    positions = np.array([(i, 1) for i in range(sum(ref.num_runs for ref in media))], dtype=np.int32).reshape(-1, 2)
+    return EncodedPrompt("p", ExpandedIds([18] * len(positions)), media, positions)
+
+
+def picture_in(store, seed, side=64):
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    return MediaRef(store.put(pixels), side, side, (side // 32) ** 2)
+
+
+def clip_in(store, seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (5, 32, 64, 3), dtype=np.uint8)
+    return MediaRef(store.put(pixels), 32, 64, 6, "video", 3, VideoSampling(tuple(range(5)), tuple(range(5)), 5, 1.0, 5))
+
+
+def batch_of(*prompts):
+    return TrainingBatch.of([sample(prompt, [50, 51]) for prompt in prompts])
+
+
+def requests_of(*prompts):
+    return [GenerationRequest(f"r{i}", prompt, SamplingParams(1)) for i, prompt in enumerate(prompts)]
+
+
+def assert_pixels(found, prompts, store):
+    for arrays, prompt in zip(found, prompts, strict=True):
+        for array, ref in zip(arrays, prompt.media, strict=True):
+            np.testing.assert_array_equal(array, store.get(ref.digest))
+
+
+@pytest.mark.parametrize("name", ["inproc", "process"])
+def test_workers_see_the_pixels_that_arguments_refer_to(name, readers, store):
+    group, (a, b, c) = readers(name, 2), (picture_in(store, 0), picture_in(store, 1, 96), clip_in(store, 2))
+    prompts = [prompt_of(a), prompt_of(), prompt_of(c, b, a)]
+    for found in group.call("batch", batch_of(*prompts), deadline=soon()):
+        assert_pixels(found, prompts, store)
+    for found in group.call("requests", requests_of(*prompts), deadline=soon()):
+        assert_pixels(found, prompts, store)
+    for found in group.call("references", media=[c, a], deadline=soon()):
+        assert_pixels([found], [prompt_of(c, a)], store)
+    assert (group.sent_bytes > 0) == (name == "process")
+
+
+def test_a_group_of_eight_with_one_picture_costs_as_much_as_one_row(readers, store):
+    group, ref = readers(), picture_in(store, 0, 256)
+    costs = []
+    for rows in (1, 8):
+        before = group.sent_bytes
+        ((pictures, held),) = group.call("held_during", batch_of(*[prompt_of(ref)] * rows), deadline=soon())
+        assert pictures == 1
+        costs.append((group.sent_bytes - before, held))
+    assert costs[0][0] > 256 * 256 * 3
+    assert costs[1][0] / costs[0][0] <= 1.05, "on the socket"
+    assert costs[1][1] / costs[0][1] <= 1.05, "in the worker's memory"
+
+
+def test_a_workers_store_does_not_grow(readers, store):
+    group, held = readers(), set()
+    refs = [picture_in(store, seed) for seed in range(100)]
+    for ref in refs:
+        held |= set(group.call("held_during", batch_of(prompt_of(ref)), deadline=soon()))
+    assert held == {(1, 64 * 64 * 3)}
+    assert group.call("held", deadline=soon()) == [(0, 0)], "between calls there is nothing"
+    assert len(store) == 100
+
+
+def test_pixels_stay_in_a_worker_while_their_reference_lives(readers, store):
+    group, (a, b) = readers(), (picture_in(store, 0), picture_in(store, 1))
+    group.call("references", [a], keep=True, deadline=soon())
+    group.call("references", [b], deadline=soon())
+    assert group.call("held", deadline=soon()) == [(1, 64 * 64 * 3)]
+    np.testing.assert_array_equal(group.call("digest", a.digest, deadline=soon())[0], store.get(a.digest))
+    group.call("let_go", deadline=soon())
+    assert group.call("held", deadline=soon()) == [(0, 0)]
+
+
+def test_a_failed_call_leaves_no_pixels(readers, store):
+    group = readers()
+    with pytest.raises(DataError, match="this row is bad"):
+        group.call("fail", [picture_in(store, 0)], deadline=soon())
+    assert group.call("held", deadline=soon()) == [(0, 0)]
+
+
+def test_a_medium_that_is_missing_is_an_error_and_the_group_goes_on(readers, store):
+    group, ref = readers(), picture_in(store, 0)
+    lost = MediaRef("0" * 32, 64, 64, 4)
+    with pytest.raises(MediaError, match=r"make_reader\.batch: no picture 0000"):
+        group.call("batch", batch_of(prompt_of(ref), prompt_of(lost)), deadline=soon())
+    with pytest.raises(MediaError, match=f"no picture {ref.digest} came with this call: media.store=carried"):
+        group.call("digest", ref.digest, deadline=soon())
+    assert_pixels(group.call("references", [ref], deadline=soon()), [prompt_of(ref)], store)
+
+
+def test_a_rank_is_sent_the_pixels_of_its_own_samples(readers, store):
+    shares = [[0, 1], [2]]
+    group, refs = readers(size=2, share=lambda batch: shares), [picture_in(store, seed) for seed in range(3)]
+    batch = batch_of(*map(prompt_of, refs))
+    assert group.call("held_during", batch, deadline=soon()) == [(2, 2 * 64 * 64 * 3), (1, 64 * 64 * 3)]
+    first, second = group.call("batch", batch, shares, deadline=soon())
+    assert_pixels(first, [prompt_of(refs[0]), prompt_of(refs[1])], store)
+    assert_pixels(second, [prompt_of(refs[2])], store)
+    with pytest.raises(MediaError, match="came with this call"):
+        group.call("batch", batch, deadline=soon())
 
 
 # What only processes can do.

@@ -10,6 +10,7 @@ import pytest
 import omnirl
 from omnirl.errors import ConfigError, MediaError
 from omnirl.media import SharedMemoryStore, make_store, pixels_digest
+from omnirl.media.packed import PackedMedia
 from omnirl.types import MediaRef
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(omnirl.__path__[0]).parent)}
@@ -19,7 +20,7 @@ def pixels(seed=0, shape=(32, 48, 3)):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-@pytest.fixture(params=["memory", "shared_memory"])
+@pytest.fixture(params=["memory", "shared_memory", "carried"])
 def store(request):
     made = make_store(request.param)
     yield made
@@ -88,7 +89,7 @@ def ref_of(store, seed, side=512):
     return MediaRef(store.put(array), side, side, 1)
 
 
-@pytest.fixture(params=["memory", "shared_memory"])
+@pytest.fixture(params=["memory", "shared_memory", "carried"])
 def small(request):
     """Room for one picture of 512 x 512 and a bit."""
     made = make_store(request.param, 1)
@@ -141,7 +142,7 @@ def test_a_copy_in_another_process_claims_nothing():
 
 
 def test_unknown_name():
-    with pytest.raises(ConfigError, match=r"media.store='disk': choose one of memory, shared_memory"):
+    with pytest.raises(ConfigError, match=r"media.store='disk': choose one of memory, shared_memory, carried"):
         make_store("disk")
 
 
@@ -199,3 +200,28 @@ def test_full_shared_memory_is_a_media_error(monkeypatch):
         store.put(pixels())
     assert len(store) == 0
     store.close()
+
+
+def test_a_copy_of_a_carried_store_has_what_messages_bring_while_it_is_referred_to():
+    store = make_store("carried")
+    refs = [ref_of(store, seed, 64) for seed in (1, 2)]
+    copy = pickle.loads(pickle.dumps(store))
+    assert (len(copy), copy.nbytes) == (0, 0)
+    with pytest.raises(MediaError, match=f"no picture {refs[0].digest} came with this call: media.store=carried"):
+        copy.get(refs[0].digest)
+    media = pickle.loads(pickle.dumps(PackedMedia.of([refs], store)))
+    claims = copy.take(media)
+    del media
+    copy.drop_unclaimed()
+    for ref in refs:
+        np.testing.assert_array_equal(copy.get(ref.digest), store.get(ref.digest))
+    kept = claims.pop()
+    del claims
+    copy.drop_unclaimed()
+    assert [ref.digest in copy for ref in refs] == [False, True]
+    assert copy.nbytes == 64 * 64 * 3
+    del kept
+    copy.drop_unclaimed()
+    assert copy.nbytes == 0
+    store.drop_unclaimed()
+    assert len(store) == 2, "where pictures were put, only the limit drops them"

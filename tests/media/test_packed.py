@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnirl.errors import MediaError
 from omnirl.media import DictStore, patchify
-from omnirl.media.packed import PackedMedia, Payload, serialised_bytes
-from omnirl.types import EncodedPrompt, ExpandedIds, MediaRef, TrainingBatch, TrainingSample
+from omnirl.media.packed import PackedMedia, Payload
+from omnirl.runtime.launchers.wire import pack
+from omnirl.types import EncodedPrompt, ExpandedIds, MediaRef, TrainingBatch, TrainingSample, VideoSampling
 
 STORE = DictStore()
 SIZES = ((32, 32), (32, 64), (64, 32), (64, 64))
@@ -20,7 +22,16 @@ def medium(seed):
     return MediaRef(STORE.put(pixels), height, width, height * width // 1024)
 
 
-MEDIA = [medium(seed) for seed in range(6)]
+def clip(seed, frames):
+    """Tubelets of two frames; the last one of an odd clip is filled by its last frame."""
+    height, width = SIZES[seed % len(SIZES)]
+    pixels = np.random.default_rng([seed, frames]).integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+    runs = -(-frames // 2)
+    sampling = VideoSampling(tuple(range(frames)), tuple(range(0, 500 * frames, 500)), frames, 2.0, frames)
+    return MediaRef(STORE.put(pixels), height, width, runs * height * width // 1024, "video", runs, sampling)
+
+
+MEDIA = [*(medium(seed) for seed in range(4)), clip(1, 1), clip(2, 4), clip(3, 5)]
 a_row = st.lists(st.sampled_from(MEDIA), max_size=4)
 some_rows = st.lists(a_row, max_size=6)
 
@@ -30,18 +41,20 @@ def rows_of(packed):
 
 
 def check(packed, rows):
-    """`packed` holds `rows`, each medium once, with its own pixels; sizes and patches follow the rows."""
+    """`packed` holds `rows`, each medium once, with its own pixels; frames, sizes and patches follow the rows."""
     assert rows_of(packed) == rows
     assert packed.counts.tolist() == [len(row) for row in rows]
     flat = [ref for row in rows for ref in row]
     assert len(packed.segments) == len(set(packed.segments)) == len(set(flat))
-    assert packed.imgs_sizes.tolist() == [[ref.height, ref.width] for ref in flat]
+    frames = [frame for ref in flat for frame in np.reshape(STORE.get(ref.digest), (-1, ref.height, ref.width, 3))]
+    assert packed.imgs_sizes.tolist() == [list(frame.shape[:2]) for frame in frames]
+    assert packed.num_frames.sum() == len(packed.imgs_sizes)
+    assert len(packed.num_frames) == len(flat)
     for ref, pixels in zip(packed.segments, packed.pixels or (), strict=True):
         np.testing.assert_array_equal(pixels, STORE.get(ref.digest))
-    wanted = [patchify(STORE.get(ref.digest), 16, MEAN, STD) for ref in flat]
+    wanted = [patchify(frame, 16, MEAN, STD) for frame in frames]
     np.testing.assert_array_equal(packed.pixel_values(16, MEAN, STD), np.concatenate([np.zeros((0, 768), np.float32), *wanted]))
-    physical = sum(ref.height * ref.width * 3 for ref in set(flat))
-    logical = sum(ref.height * ref.width * 3 for ref in flat)
+    physical, logical = (sum(STORE.get(ref.digest).nbytes for ref in refs) for refs in (set(flat), flat))
     assert packed.payload() == Payload(logical, physical, sum(ref.num_tokens for ref in flat))
 
 
@@ -109,9 +122,8 @@ def test_a_group_of_eight_weighs_as_much_as_one_row():
     packed = {n: PackedMedia.of([s.prompt.media for s in batch.samples], STORE) for n, batch in ((1, one), (8, eight))}
     assert packed[8].payload().physical_bytes == packed[1].payload().physical_bytes == pixels.nbytes
     assert packed[8].payload().logical_bytes == 8 * pixels.nbytes
-    pickled = [len(pickle.dumps(message)) for message in ((one, packed[1]), (eight, packed[8]))]
-    sent = [serialised_bytes(message) for message in ((one, packed[1]), (eight, packed[8]))]
-    assert pickled[1] / pickled[0] <= 1.05
+    sent = [pack(message).nbytes for message in ((one, packed[1]), (eight, packed[8]))]
+    assert sent[0] > pixels.nbytes
     assert sent[1] / sent[0] <= 1.05
 
 
@@ -135,3 +147,40 @@ def test_what_is_not_there():
     with pytest.raises(ValueError, match="some of the parts carry pixels"):
         PackedMedia.concat([bare, filled])
     check(PackedMedia.concat([PackedMedia.of([[]]), filled]), [[], [MEDIA[1]]])
+
+
+@pytest.mark.parametrize(
+    ("ref", "text"),
+    [
+        (MediaRef("0a", 64, 65, 4), "image 0a of 64x65 pixels: 4 embeddings in 1 run.s. do not fill it as equal squares"),
+        (MediaRef("0a", 64, 96, 5), "5 embeddings"),
+        (MediaRef("0a", 64, 64, 0), "0 embeddings"),
+        (MediaRef("0a", 64, 64, 8, "video", 3), "video 0a of 64x64 pixels: 8 embeddings in 3 run"),
+    ],
+)
+def test_a_size_that_is_not_one_of_whole_embeddings_is_refused(ref, text):
+    with pytest.raises(MediaError, match=text):
+        PackedMedia.of([[ref]])
+
+
+def test_a_grid_of_patches_is_even():
+    packed = PackedMedia.of([[MEDIA[0]]], STORE)  # 32 pixels a side
+    assert packed.pixel_values(8, MEAN, STD).shape == (16, 192)
+    for patch in (32, 12):
+        with pytest.raises(MediaError, match=f"not an even number of patches of {patch} pixels a side"):
+            packed.pixel_values(patch, MEAN, STD)
+
+
+def test_pixels_are_what_their_reference_says():
+    one, other = STORE.get(MEDIA[0].digest), STORE.get(MEDIA[1].digest)
+    offsets, indices = np.array([0, 1], np.int32), np.array([0], np.int32)
+    with pytest.raises(MediaError, match=r"32x32 pixels: its pixels are \(32, 64, 3\), they must be \(32, 32, 3\)"):
+        PackedMedia(offsets, indices, (MEDIA[0],), (other,))
+    swapped = PackedMedia(offsets, indices, (MEDIA[0],), (255 - one,))
+    with pytest.raises(MediaError, match="the pixels that came with it are those of"):
+        swapped.put_into(DictStore())
+
+
+def test_a_clip_of_unknown_frames():
+    with pytest.raises(ValueError, match="says nothing of its frames"):
+        _ = PackedMedia.of([[MediaRef("0a", 32, 32, 1, "video", 1)]]).num_frames

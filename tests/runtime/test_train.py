@@ -449,7 +449,7 @@ class TestBeforeTheFolder:
     def test_processes_do_not_see_a_dict(self, config, tmp_path):
         cfg = config()
         cfg.cluster.launcher, cfg.media.store = "process", "memory"
-        with pytest.raises(ConfigError, match=r"cannot see media\.store=memory; set media\.store=shared_memory"):
+        with pytest.raises(ConfigError, match=r"cannot see media\.store=memory; set media\.store=shared_memory or carried"):
             train(cfg, tmp_path / "run")
         assert not list(tmp_path.iterdir())
 

@@ -49,7 +49,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "pair_which",
     ),
     "prompt.over_length": ("error", "drop", "mask"),
-    "media.store": ("memory", "shared_memory"),
+    "media.store": ("memory", "shared_memory", "carried"),
     "media.video_backend": ("pyav", "decord", "torchcodec"),
     "algo.advantage.estimator": ("group", "reinforce_plus_plus", "gdpo"),
     "algo.advantage.baseline": ("leave_one_out", "mean", "none"),
@@ -431,7 +431,7 @@ def _parallel(cfg: Config) -> Iterator[Problem]:
     if c.gpus_per_node and c.trainer_ranks and c.trainer_ranks > (gpus := (c.nodes - c.engine_nodes) * c.gpus_per_node):
         yield Problem("cluster.trainer_ranks", f"is {c.trainer_ranks}, but the trainer has {gpus} GPUs: one a rank")
     if c.launcher != "inproc" and cfg.media.store == "memory":
-        text = f"is 'memory', which other processes cannot see: cluster.launcher={c.launcher} needs shared_memory"
+        text = f"is 'memory', which other processes cannot see: cluster.launcher={c.launcher} needs shared_memory or carried"
         yield Problem("media.store", text)
     lay, p = layout(cfg), cfg.parallelism
     for names, size in (("tp·pp·cp", p.tp * p.pp * p.cp), ("ep·etp·pp", p.ep * p.etp * p.pp)):

@@ -229,7 +229,7 @@ class MediaConfig:
     allow_http: bool = False  #: fetch http(s) URLs, from public addresses only
     http_hosts: list[str] = field(default_factory=list)  #: hosts that may have a private address
     fetch_timeout_s: float = 10.0  #: longest fetch of one URL, redirects and body included, in seconds
-    store: str | None = None  #: memory or shared_memory; null takes memory where all is one process
+    store: str | None = None  #: memory, shared_memory or carried (sent along); null takes memory where all is one process
     store_mb: int = 4096  #: most pixels that the store keeps, in MiB; what a running step uses is never dropped
     max_per_prompt: int = 8  #: most pictures and clips of one prompt
     video_backend: str = "pyav"  #: reader of clips: pyav, decord or torchcodec (needs FFmpeg); all give the same frames

@@ -150,7 +150,7 @@ class HfEngine:
                 if self._batch is None:
                     self._batch = self._next_batch()
                 if self._batch is not None and not self._batch.advance(self.version):
-                    self._batch = None
+                    self._batch, self._running = None, []
             except BaseException as error:  # the seam: whatever the model raises ends its requests, and only them
                 self._fail(error)
                 if not isinstance(error, Exception):

@@ -17,6 +17,7 @@ from omnirl.types import (
     Completion,
     Deadline,
     GenerationRequest,
+    MediaRef,
     MediaStore,
     PixelContract,
     RequestHandle,
@@ -49,8 +50,9 @@ class EngineWorker:
     def pixel_contract(self) -> PixelContract:
         return self.engine.pixel_contract
 
-    def pixel_values(self, digests: Sequence[str]) -> list[NDArray[np.float32]]:
-        return [self.engine.pixel_values(digest) for digest in digests]
+    def pixel_values(self, media: Sequence[MediaRef]) -> list[NDArray[np.float32]]:
+        """See `Engine.pixel_values`. References and not digests, so that pixels can travel with them."""
+        return [self.engine.pixel_values(ref.digest) for ref in media]
 
     def weight_names(self) -> Mapping[str, tuple[int, ...]]:
         return self.engine.weight_names()

@@ -6,9 +6,10 @@ from .loader import MediaLoader
 from .pixels import normalize, patchify, pixels_digest, resize
 from .policy import ImagePolicy, parse_color
 from .sources import Sources, located, shortened
-from .store import DictStore, SharedMemoryStore, make_store
+from .store import CarriedStore, DictStore, SharedMemoryStore, make_store
 
 __all__ = [
+    "CarriedStore",
     "DictStore",
     "GridRule",
     "ImagePolicy",

@@ -62,6 +62,10 @@ class Recency:
             self._claimed[ref.digest] = found = ref
         return found
 
+    def unclaimed(self) -> list[str]:
+        """Pictures that no living reference claims, the least recently used first."""
+        return [digest for digest in self._sizes if digest not in self._claimed]
+
     def forget(self, digest: str) -> None:
         """It is gone."""
         self.bytes -= self._sizes.pop(digest)

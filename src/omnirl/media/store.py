@@ -1,4 +1,4 @@
-"""Media stores: content hash → resized RGB pixels, in this process or in shared memory of the machine.
+"""Media stores: content hash → resized RGB pixels, in this process, in shared memory of the machine, or carried by messages.
 
 A limit (`media.store_mb`) drops what no living reference claims, the least recently used first.
 
@@ -6,6 +6,7 @@ Example:
     digest = store.put(pixels)           # uint8 [H, W, 3]
     store.get(digest)                    # the same pixels, read-only
     pickle.dumps(shared_memory_store)    # attaches in another process of this machine
+    pickle.dumps(carried_store)          # empty in another process, where `take` fills it
 """
 
 import _posixshmem
@@ -15,6 +16,7 @@ import secrets
 import struct
 from multiprocessing.shared_memory import SharedMemory
 from threading import RLock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from omnirl.errors import ConfigError, MediaError
 from omnirl.types import MediaRef, MediaStore
 
+from .packed import PackedMedia
 from .pixels import pixels_digest
 from .recency import Recency
 
@@ -62,10 +65,58 @@ class DictStore:
     def __len__(self) -> int:
         return len(self._pixels)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pixels."""
+        return self._recency.bytes
+
     def close(self) -> None:
         with self._lock:
             self._pixels.clear()
             self._recency.clear()
+
+
+class CarriedStore(DictStore):
+    """A `DictStore` whose pixels travel with the messages that refer to them.
+
+    A pickled copy starts empty. It takes what comes with a message, and keeps it while a reference of that message lives.
+    """
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        super().__init__(max_bytes)
+        self._copied = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copy, ()
+
+    def take(self, media: PackedMedia) -> list[MediaRef]:
+        """Put what came with a message. While what is returned lives, the pixels stay. Raises `MediaError` when they are not
+        what their references name."""
+        with self._lock:
+            media.put_into(self)
+            return [claimed for ref in media.segments if (claimed := self.claim(ref)) is not None]
+
+    def drop_unclaimed(self) -> None:
+        """In a copy: drop what no living reference claims. Where the pictures were put, the limit alone decides."""
+        if self._copied:
+            with self._lock:
+                for digest in self._recency.unclaimed():
+                    self._recency.forget(digest)
+                    del self._pixels[digest]
+
+    def get(self, digest: str) -> NDArray[np.uint8]:
+        if self._copied and digest not in self:
+            raise MediaError(
+                f"no picture {digest} came with this call: media.store=carried sends what the samples, requests or references "
+                "among its arguments refer to"
+            )
+        return super().get(digest)
+
+
+def _copy() -> CarriedStore:
+    store = CarriedStore()
+    store._copied = True
+    return store
 
 
 class SharedMemoryStore:
@@ -193,8 +244,12 @@ class SharedMemoryStore:
 
 
 def make_store(name: str, max_mb: int | None = None) -> MediaStore:
-    """`memory` or `shared_memory` (`media.store`) of at most `max_mb` MiB. Raises `ConfigError` for anything else."""
-    stores: dict[str, type[DictStore] | type[SharedMemoryStore]] = {"memory": DictStore, "shared_memory": SharedMemoryStore}
+    """`memory`, `shared_memory` or `carried` (`media.store`), at most `max_mb` MiB. Raises `ConfigError` for anything else."""
+    stores: dict[str, type[DictStore] | type[SharedMemoryStore]] = {
+        "memory": DictStore,
+        "shared_memory": SharedMemoryStore,
+        "carried": CarriedStore,
+    }
     if name not in stores:
         raise ConfigError(f"media.store={name!r}: choose one of {', '.join(stores)}")
     return stores[name](None if max_mb is None else max_mb * 2**20)

@@ -113,7 +113,8 @@ class _Session:
         dataset = Dataset(cfg.dataset, Path(cfg.cache_dir).expanduser())
         prompts = mixed_prompts(dataset.prompts("eval"), samples, _clips(cfg) if spec.video else ())
         self._prompts = [encoder.encode(prompt) for prompt in prompts]
-        self._digests = sorted({ref.digest for prompt in self._prompts for ref in prompt.media})
+        self._media = list({ref.digest: ref for prompt in self._prompts for ref in prompt.media}.values())
+        self._digests = [ref.digest for ref in self._media]
         self._names = [f"{prompt.id} ({prompt.meta['kind']})" for prompt in prompts]
         self._spec = spec
         self._banned = spec.media_ids
@@ -140,7 +141,7 @@ class _Session:
         started = time.monotonic()
         with engine_group(cfg, self._checkpoint, self._store) as engines:
             check_pixels(self._spec, {f"engine {backend}": engines}, self._deadline())
-            planes = engines.call("pixel_values", self._digests, deadline=self._deadline())[0]
+            planes = engines.call("pixel_values", self._media, deadline=self._deadline())[0]
             pixels = {d: _hash(p) for d, p in zip(self._digests, planes, strict=True)}
             for stage in STAGES:
                 if stage != STAGES[0]:

@@ -39,6 +39,7 @@ class PolicyStep:
         self._watch = RewardWatch(parts.cfg.algo.equal_rewards_patience)
         self._timers = Timers()
         self._too_long = {"dropped": 0, "masked": 0}
+        self._sent = 0
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON: the prompts that come next, and what the rewards were like."""
@@ -72,7 +73,7 @@ class PolicyStep:
         state.step = step
         self._tell(self._watch.update(chosen.generated, cfg.algo))
         metrics |= {f"rollout/overlong_{what}": float(count) for what, count in self._too_long.items()}
-        metrics |= payload_metrics(batch.batches)
+        metrics |= payload_metrics(batch.batches, self._sent)
         metrics |= frame_metrics(batch.batches)
         metrics["rollout/generation_batches"] = float(chosen.batches)
         metrics["rollout/surplus_groups"] = float(len(chosen.surplus))
@@ -141,11 +142,13 @@ class PolicyStep:
         for note in ready.notes:
             self._tell(note)
         self.trained = tuple(ready.batches)
-        results = []
+        results, trainers = [], self._parts.trainers
+        before = trainers.sent_bytes
         for training_batch in self.trained:
             with self._timers("train"):
                 results.append(self._parts.optimize("train_step", training_batch, lr))
             self._state.version += 1
+        self._sent = trainers.sent_bytes - before
         return {**ready.metrics, **combine(results, "steps")}
 
     def _with_logprobs(self, batch: TrainingBatch, *, steps: int) -> TrainingBatch:

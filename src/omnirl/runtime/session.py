@@ -9,19 +9,22 @@ Example:
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omnirl.config.layout import layout, store_name
 from omnirl.config.schema import Config, MediaConfig
 from omnirl.errors import ConfigError
-from omnirl.media import DictStore, ImagePolicy, MediaLoader, Sources, make_store, parse_color
+from omnirl.media import CarriedStore, DictStore, ImagePolicy, MediaLoader, Sources, make_store, parse_color
 from omnirl.media.video import ClipLoader, ClipPolicy, VideoLimits
 from omnirl.models import read_spec
 from omnirl.prompt import PromptEncoder, Tokenizer
+from omnirl.trainers.split import shares
 from omnirl.types import MediaStore, ModelSpec, VideoSettings, WorkerGroup
 
 from .launchers import make_launcher
+from .launchers.carry import Share
 
 TRAINERS = {"torch": "omnirl.trainers.torch:TorchTrainer"}
 
@@ -97,7 +100,9 @@ def trainer_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractC
         "temperature": cfg.rollout.temperature,
         "timeout_s": cfg.rollout.timeout_s,
     }
-    return _group(cfg, TRAINERS[cfg.trainer.name], checkpoint, store, settings, layout(cfg).world)
+    world = layout(cfg).world
+    share = partial(shares, settings=cfg.trainer, ranks=world)
+    return _group(cfg, TRAINERS[cfg.trainer.name], checkpoint, store, settings, world, share)
 
 
 def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractContextManager[WorkerGroup]:
@@ -113,15 +118,21 @@ def engine_group(cfg: Config, checkpoint: Path, store: MediaStore) -> AbstractCo
 
 @contextmanager
 def _group(
-    cfg: Config, factory: str, checkpoint: Path, store: MediaStore, settings: Mapping[str, Any], size: int = 1
+    cfg: Config,
+    factory: str,
+    checkpoint: Path,
+    store: MediaStore,
+    settings: Mapping[str, Any],
+    size: int = 1,
+    share: Share | None = None,
 ) -> Iterator[WorkerGroup]:
     launcher = make_launcher(cfg.cluster.launcher)
-    if launcher.name != "inproc" and isinstance(store, DictStore):
+    if launcher.name != "inproc" and isinstance(store, DictStore) and not isinstance(store, CarriedStore):
         raise ConfigError(
             f"cluster.launcher={launcher.name} starts other processes, which cannot see media.store=memory; "
-            "set media.store=shared_memory."
+            "set media.store=shared_memory or carried."
         )
-    group = launcher.start(factory, {"checkpoint": checkpoint, "store": store, **settings}, size)
+    group = launcher.start(factory, {"checkpoint": checkpoint, "store": store, **settings}, size, share)
     try:
         yield group
     finally:

@@ -136,7 +136,11 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("rollout/overlong_masked", "Prompts that were too long and teach nothing", "`prompt.over_length=mask`"),
     Metric("media/logical_bytes", "Pixels of the samples trained on, if each had its own copy"),
     Metric("media/physical_bytes", "Pixels of the distinct pictures among them, as the store holds them"),
-    Metric("media/serialised_bytes", "The same samples as workers get them: ids, log-probs, references"),
+    Metric(
+        "media/serialised_bytes",
+        "The same samples as trainer processes are sent them: ids, log-probs, references",
+        "`media.store=carried`: also pixels; in one process: the size that such messages would have",
+    ),
     Metric("media/visual_tokens", "Embeddings of pictures in these samples"),
     Metric("media/frames_sampled", "Frames that were taken from the distinct clips among them"),
     Metric("media/frames_clamped", "Frames that were asked for and that these clips do not have"),

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from omnirl.config.schema import TrainerConfig
+from omnirl.types import TrainingBatch
+
 #: sample numbers of one forward pass; empty: a pass without a sample, to keep step with the other ranks
 MicroBatch = tuple[int, ...]
 
@@ -20,6 +23,29 @@ class Split:
 
     ranks: tuple[tuple[MicroBatch, ...], ...]
     padding_share: float
+
+
+def plan(batch: TrainingBatch, settings: TrainerConfig, ranks: int) -> Split:
+    """How `ranks` data-parallel ranks share a batch under a run's settings."""
+    even = ranks > 1 and settings.data_parallel == "fsdp2"
+    if settings.packing.enabled:
+        return pack(_lengths(batch), ranks=ranks, max_tokens=settings.packing.max_tokens, even=even)
+    return split(_lengths(batch), ranks=ranks, micro_batch=settings.micro_batch, even=even)
+
+
+def shares(batch: TrainingBatch, settings: TrainerConfig, ranks: int) -> list[list[int]]:
+    """For each rank the numbers of the samples that it computes, a filler's among them: what it needs the media of."""
+    return [sorted({i for micro in rank for i in micro or (filler(batch),)}) for rank in plan(batch, settings, ranks).ranks]
+
+
+def filler(batch: TrainingBatch) -> int:
+    """The sample that a pass without one computes for nothing: the shortest."""
+    lengths = _lengths(batch)
+    return lengths.index(min(lengths))
+
+
+def _lengths(batch: TrainingBatch) -> list[int]:
+    return [len(s.prompt.ids) + len(s.response) for s in batch.samples]
 
 
 def split(lengths: Sequence[int], *, ranks: int, micro_batch: int, even: bool) -> Split:

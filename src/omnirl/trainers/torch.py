@@ -35,7 +35,7 @@ from .collate import Collated, collate, collate_branches, pad
 from .diagnose import diagnose
 from .lora import add_adapters, dropping, merge
 from .ranks import Ranks
-from .split import MicroBatch, Split, pack, split
+from .split import MicroBatch, Split, filler, plan
 from .state import TrainerState, export_whole, whole_state
 
 Loss = Callable[[Tensor, Sequence[TrainingSample], Collated], LossOutput]
@@ -185,11 +185,7 @@ class TorchTrainer:
         return made * self._ranks.size + self._ranks.rank
 
     def _split(self, batch: TrainingBatch) -> Split:
-        lengths = [len(s.prompt.ids) + len(s.response) for s in batch.samples]
-        ranks, packing = self._ranks, self._settings.packing
-        if packing.enabled:
-            return pack(lengths, ranks=ranks.size, max_tokens=packing.max_tokens, even=ranks.sharded)
-        return split(lengths, ranks=ranks.size, micro_batch=self._settings.micro_batch, even=ranks.sharded)
+        return plan(batch, self._settings, self._ranks.size)
 
     def _backward(self, batch: TrainingBatch, micro: MicroBatch, loss: Loss) -> list[dict[str, float]]:
         """Add the gradient of one microbatch; its metrics, none for a filler."""
@@ -310,7 +306,7 @@ def _samples(batch: TrainingBatch, micro: MicroBatch) -> list[TrainingSample]:
     """The samples of a microbatch; a filler computes the shortest one for nothing."""
     if micro:
         return [batch.samples[i] for i in micro]
-    shortest = min(batch.samples, key=lambda s: len(s.prompt.ids) + len(s.response))
+    shortest = batch.samples[filler(batch)]
     return [replace(shortest, loss_mask=np.zeros_like(shortest.loss_mask))]
 
 

@@ -91,6 +91,15 @@ class MediaRef:
     num_runs: int = 1
     sampling: VideoSampling | None = None
 
+    @property
+    def num_frames(self) -> int:
+        """1 of a picture. Raises `ValueError` for a clip of which nobody knows what was sampled."""
+        if self.kind == "image":
+            return 1
+        if self.sampling is None:
+            raise ValueError(f"clip {self.digest} says nothing of its frames (`sampling`)")
+        return len(self.sampling.indices)
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:

@@ -4,7 +4,7 @@ Every implementation runs the seam's contract test (`tests/contracts/`). A *trai
 *engine* M replicas; the controller reaches both through a `WorkerGroup` given by a `Launcher`.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -140,9 +140,10 @@ class WeightSync(Protocol):
 
 
 class WorkerGroup(Protocol):
-    """N workers that hold one object each."""
+    """N workers that hold one object each. `sent_bytes`: of all messages to them so far, 0 for ever in this process."""
 
     size: int
+    sent_bytes: int
 
     @property
     def local(self) -> Any:
@@ -150,7 +151,8 @@ class WorkerGroup(Protocol):
 
     def call(self, method: str, *args: Any, deadline: Deadline, **kwargs: Any) -> list[Any]:
         """Run `method` on every worker with the same arguments, results in rank order. Raises the worker's `OmnirlError`, or
-        `WorkerError` for anything else or a death, `DeadlineExceeded` when time is up."""
+        `WorkerError` for anything else or a death, `DeadlineExceeded` when time is up, `MediaError` when an argument refers to
+        pixels that must travel with it and that the store lacks."""
 
     def close(self) -> None:
         """End all workers. Idempotent."""
@@ -161,9 +163,16 @@ class Launcher(Protocol):
 
     name: str
 
-    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1) -> WorkerGroup:
+    def start(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        size: int = 1,
+        share: Callable[[TrainingBatch], Sequence[Sequence[int]]] | None = None,
+    ) -> WorkerGroup:
         """`factory` is `package.module:callable`; each worker calls it with `kwargs` (picklable) and keeps the object. When
-        `size > 1` the callable also gets `rank` and `world_size`."""
+        `size > 1` the callable also gets `rank` and `world_size`. `share`: which samples of a batch each rank computes, so that
+        pixels that must travel go only where they are needed; None sends them to all."""
 
 
 @dataclass(frozen=True, slots=True)

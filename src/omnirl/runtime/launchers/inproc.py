@@ -10,6 +10,7 @@ from typing import Any
 from omnirl.errors import DeadlineExceeded, OmnirlError, WorkerError
 from omnirl.types import Deadline
 
+from .carry import Share
 from .work import build, explain, invoke, release
 
 
@@ -18,6 +19,7 @@ class InprocGroup:
 
     def __init__(self, label: str, targets: list[Any]) -> None:
         self.size = len(targets)
+        self.sent_bytes = 0
         self._label = label
         self._targets = targets
         self._ended = ""
@@ -69,8 +71,8 @@ class InprocLauncher:
 
     name = "inproc"
 
-    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1) -> InprocGroup:
-        """See `Launcher.start`."""
+    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1, share: Share | None = None) -> InprocGroup:
+        """See `Launcher.start`. Nothing is sent: all have the store itself."""
         targets: list[Any] = []
         for rank in range(size):
             try:

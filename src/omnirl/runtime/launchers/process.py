@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from omnirl.errors import DeadlineExceeded, WorkerError
+from omnirl.errors import DeadlineExceeded, MediaError, WorkerError
 from omnirl.types import Deadline
 
-from .wire import Call, Reply, Start, Stop, pack, receive, send, unpack
+from .carry import Carrier, Share, carried_store
+from .wire import Call, Packed, Reply, Start, Stop, pack, receive, send, unpack
 
 _START_S = 600.0  # a worker imports torch and loads a model
 _CLOSE_S = 30.0  # for the object's own `close`
@@ -88,14 +89,17 @@ class _Worker:
 
 
 class ProcessGroup:
-    """Workers that run in step. Calls from several threads take turns."""
+    """Workers that run in step. Calls from several threads take turns. `carrier`: adds the pixels that a call's arguments refer
+    to, where workers have no other way to them."""
 
     local: Any = None
 
-    def __init__(self, label: str, workers: list[_Worker]) -> None:
+    def __init__(self, label: str, workers: list[_Worker], carrier: Carrier | None = None) -> None:
         self.size = len(workers)
+        self.sent_bytes = 0
         self._label = label
         self._workers = workers
+        self._carrier = carrier
         self._ended = ""
         self._turn = threading.Lock()
 
@@ -108,12 +112,23 @@ class ProcessGroup:
         """See `WorkerGroup.call`."""
         what = f"{self._label}.{method}"
         try:
-            packed = pack(Call(method, args, kwargs))
+            messages = self._messages(method, args, kwargs)
+        except MediaError as error:
+            raise MediaError(f"{what}: {error}") from error
         except Exception as error:  # pickle raises anything
             raise WorkerError(f"{what}: the arguments cannot be sent to a process: {error}") from error
-        return self.exchange([packed] * self.size, what, deadline)
+        return self.exchange(messages, what, deadline)
 
-    def exchange(self, messages: list[bytes], what: str, deadline: Deadline) -> list[Any]:
+    def _messages(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Packed]:
+        """One a rank; ranks that are sent the same share it."""
+        if self._carrier is None:
+            return [pack(Call(method, args, kwargs))] * self.size
+        media = self._carrier.media((*args, *kwargs.values()), self.size)
+        if all(carried is media[0] for carried in media):
+            return [pack(Call(method, args, kwargs, media[0]))] * self.size
+        return [pack(Call(method, args, kwargs, carried)) for carried in media]
+
+    def exchange(self, messages: list[Packed], what: str, deadline: Deadline) -> list[Any]:
         """One packed message to each rank, one value back from each."""
         if not self._turn.acquire(timeout=deadline.remaining()):
             raise DeadlineExceeded(f"{what} waited {deadline.seconds:g} s for another call to end")
@@ -141,7 +156,7 @@ class ProcessGroup:
         finally:
             self._end("was closed")
 
-    def _exchange(self, messages: list[bytes], what: str, deadline: Deadline) -> list[Reply]:
+    def _exchange(self, messages: list[Packed], what: str, deadline: Deadline) -> list[Reply]:
         replies: dict[int, Reply] = {}
         with selectors.DefaultSelector() as selector:
             try:
@@ -173,9 +188,10 @@ class ProcessGroup:
                     raise worker.death()
         return ready
 
-    def _send(self, worker: _Worker, message: bytes, deadline: Deadline) -> None:
+    def _send(self, worker: _Worker, message: Packed, deadline: Deadline) -> None:
         try:
             send(worker.connection, message, deadline)
+            self.sent_bytes += message.nbytes
         except ConnectionError:
             raise worker.death() from None
 
@@ -203,7 +219,7 @@ class ProcessLauncher:
     def __init__(self, start_s: float = _START_S) -> None:
         self._start_s = start_s
 
-    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1) -> ProcessGroup:
+    def start(self, factory: str, kwargs: Mapping[str, Any], size: int = 1, share: Share | None = None) -> ProcessGroup:
         """See `Launcher.start`. Raises `WorkerError` or the worker's `OmnirlError` when an object cannot be built."""
         deadline = Deadline.after(self._start_s)
         starts = [Start(factory, kwargs, rank, size) for rank in range(size)]
@@ -216,7 +232,9 @@ class ProcessLauncher:
         try:
             for start in starts:
                 workers.append(_Worker(start, environment))
-            group = ProcessGroup(starts[0].label, workers)
+            store = carried_store(kwargs)
+            carrier = None if store is None else Carrier(store, share)
+            group = ProcessGroup(starts[0].label, workers, carrier)
             group.exchange(messages, factory, deadline)
         except BaseException:
             _kill(workers)

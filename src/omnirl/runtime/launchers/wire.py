@@ -1,20 +1,31 @@
-"""Messages between the parent and a worker process: pickles with a length in front, over a Unix socket pair.
+"""Messages between the parent and a worker process, over a Unix socket pair: lengths, a pickle, and the memory of its arrays.
 
-Sockets and not `multiprocessing` pipes, so that every wait, also that of a half-sent message, has a deadline.
+The pickle (protocol 5) only names its arrays: they are sent from where they lie and received into memory that becomes the
+arrays, so neither side copies one. Sockets and not `multiprocessing` pipes, so that every wait, also that of a half-sent
+message, has a deadline.
+
+Example:
+    send(connection, pack(Call("train_step", (batch, 1e-4), {})), deadline)
+    call = unpack(receive(connection, deadline))     # in the other process
 """
 
 import pickle
 import socket
 import struct
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from omnirl.errors import OmnirlError
+from omnirl.media.packed import PackedMedia
 from omnirl.types import Deadline
 
-LENGTH = struct.Struct("!Q")
-_CHUNK = 1 << 20
+_WORD = 8  # bytes of a length on the wire
+_AT_ONCE = 512  # parts of one system call; Linux and macOS allow 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +45,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a method."""
+    """Run a method. `media`: the pixels behind the references in the arguments, where the worker's store lacks them."""
 
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    media: PackedMedia | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +68,75 @@ class Reply:
     error: OmnirlError | None = None
 
 
-def pack(message: Any) -> bytes:
-    """Bytes to send; the caller packs once and sends to all ranks."""
-    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(payload)) + payload
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A message ready to be sent: the pickle, then the memory of its arrays, which must not change until it has been sent."""
+
+    parts: tuple[memoryview, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What goes over the socket."""
+        return (1 + len(self.parts)) * _WORD + sum(part.nbytes for part in self.parts)
 
 
-def send(connection: socket.socket, packed: bytes, deadline: Deadline | None = None) -> None:
+def pack(message: Any) -> Packed:
+    """The caller packs once and may send to many. Raises whatever the classes of `message` raise when they are pickled."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return Packed((memoryview(head), *(buffer.raw() for buffer in buffers)))
+
+
+def unpack(parts: Sequence[Any]) -> Any:
+    """The message, from `Packed.parts` or what `receive` gave: its arrays are the parts, not copies. Raises whatever its
+    classes raise when pickle rebuilds them."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def send(connection: socket.socket, packed: Packed, deadline: Deadline | None = None) -> None:
     """Raises `TimeoutError` when `deadline` passes, `OSError` when the other side is gone. None waits as long as it lives."""
-    view = memoryview(packed)
-    while view:
+    table = _words(len(packed.parts), *(part.nbytes for part in packed.parts))
+    rest = _views([memoryview(table), *packed.parts])
+    while rest:
         _limit(connection, deadline)
-        view = view[connection.send(view[:_CHUNK]) :]
+        _advance(rest, connection.sendmsg(list(islice(rest, _AT_ONCE))))
 
 
-def receive(connection: socket.socket, deadline: Deadline | None = None) -> bytearray:
+def receive(connection: socket.socket, deadline: Deadline | None = None) -> list[Any]:
     """One whole message, for `unpack`. Raises `TimeoutError` when `deadline` passes, `OSError` when the other side is gone."""
-    (length,) = LENGTH.unpack(_read(connection, LENGTH.size, deadline))
-    return _read(connection, length, deadline)
+    (count,) = struct.unpack("!Q", _fill(connection, [bytearray(_WORD)], deadline)[0])
+    lengths = struct.unpack(f"!{count}Q", _fill(connection, [bytearray(count * _WORD)], deadline)[0])
+    return _fill(connection, [np.empty(length, np.uint8) for length in lengths], deadline)
 
 
-def unpack(data: bytes | bytearray) -> Any:
-    """The message. Raises whatever its classes raise when pickle rebuilds them."""
-    return pickle.loads(data)
-
-
-def _read(connection: socket.socket, length: int, deadline: Deadline | None) -> bytearray:
-    data = bytearray(length)
-    view, filled = memoryview(data), 0
-    while filled < length:
+def _fill(connection: socket.socket, buffers: list[Any], deadline: Deadline | None) -> list[Any]:
+    """Receive into each of `buffers` as many bytes as it has room for."""
+    rest = _views(memoryview(buffer) for buffer in buffers)
+    while rest:
         _limit(connection, deadline)
-        count = connection.recv_into(view[filled : filled + _CHUNK])
+        count = connection.recvmsg_into(list(islice(rest, _AT_ONCE)))[0]
         if count == 0:
             raise ConnectionResetError("the other side closed the connection")
-        filled += count
-    return data
+        _advance(rest, count)
+    return buffers
+
+
+def _views(parts: Iterable[memoryview]) -> deque[memoryview]:
+    return deque(part for part in parts if part.nbytes)
+
+
+def _advance(rest: deque[memoryview], count: int) -> None:
+    """Take the first `count` bytes away: they have been moved."""
+    while count:
+        part = rest.popleft()
+        if count < part.nbytes:
+            rest.appendleft(part[count:])
+            return
+        count -= part.nbytes
+
+
+def _words(*values: int) -> bytes:
+    return struct.pack(f"!{len(values)}Q", *values)
 
 
 def _limit(connection: socket.socket, deadline: Deadline | None) -> None:

@@ -9,10 +9,15 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
-from .wire import LENGTH, Reply, Start, Stop, pack, receive, send, unpack
+from omnirl.media import CarriedStore
+
+from .carry import carried_store
+from .wire import Packed, Reply, Start, Stop, pack, receive, send, unpack
 from .work import as_text, build, explain, invoke, release
 
 
@@ -33,6 +38,7 @@ def main(descriptor: int) -> None:
 def _serve(connection: socket.socket) -> None:
     start: Start = unpack(receive(connection))
     what, place = start.factory, f"on worker {start.rank} of {start.size}"
+    store = carried_store(start.kwargs)
     try:
         target = build(start.factory, start.kwargs, start.rank, start.size)
     except Exception as error:  # the seam: whatever a worker raises is reported to the parent
@@ -42,26 +48,35 @@ def _serve(connection: socket.socket) -> None:
 
     stopped = False
     while not stopped:
-        data = receive(connection)
-        what = f"{start.label}: a message"
-        try:
-            message = unpack(data)
-            what = f"{start.label}.{message.method}"
-            stopped = isinstance(message, Stop)
-            if stopped:
-                release(target)
-                reply = pack(Reply())
-            else:
-                reply = pack(Reply(invoke(target, message.method, message.args, message.kwargs)))
-        except Exception as error:  # the seam, as above
-            reply = _pack_error(error, f"{what} {place}")
+        reply, stopped = _answer(target, store, receive(connection), start.label, place)
+        if store is not None:
+            store.drop_unclaimed()
         send(connection, reply)
+        del reply  # with the arrays of its value
 
 
-def _pack_error(error: Exception, what: str) -> bytes:
+def _answer(target: Any, store: CarriedStore | None, received: Sequence[Any], label: str, place: str) -> tuple[Packed, bool]:
+    """The packed reply, and whether it was the last message. Nothing of the message lives on here when it returns."""
+    what, stopped = f"{label}: a message", False
+    try:
+        message = unpack(received)
+        what = f"{label}.{message.method}"
+        stopped = isinstance(message, Stop)
+        if stopped:
+            release(target)
+            return pack(Reply()), True
+        claims = store.take(message.media) if store is not None and message.media is not None else []
+        value = invoke(target, message.method, message.args, message.kwargs)
+        del claims
+        return pack(Reply(value)), False
+    except Exception as error:  # the seam, as above
+        return _pack_error(error, f"{what} {place}"), stopped
+
+
+def _pack_error(error: Exception, what: str) -> Packed:
     try:
         packed = pack(Reply(error=explain(error, what)))
-        unpack(packed[LENGTH.size :])
+        unpack(packed.parts)
     except Exception:  # an error that pickle cannot rebuild travels as text
         return pack(Reply(error=as_text(error, what)))
     return packed
