@@ -196,7 +196,7 @@ def test_full_shared_memory_is_a_media_error(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     store = SharedMemoryStore()
-    with pytest.raises(MediaError, match=r"cannot add 4620 bytes \(No space left on device\).*media.store=memory"):
+    with pytest.raises(MediaError, match=r"cannot add 4620 bytes \(No space left on device\).*media.store=carried"):
         store.put(pixels())
     assert len(store) == 0
     store.close()

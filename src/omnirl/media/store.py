@@ -225,7 +225,7 @@ class SharedMemoryStore:
                 segment.unlink()
             raise MediaError(
                 f"shared memory: cannot add {len(content)} bytes ({error.strerror}); "
-                "enlarge /dev/shm or set `media.store=memory`"
+                "enlarge /dev/shm or set `media.store=carried`"
             ) from error
         memory = segment.buf
         assert memory is not None  # only after `close`
