@@ -110,7 +110,7 @@ def test_engine_and_trainer_use_what_the_encoder_made(run, name):
         assert contracts == {PixelContract.of(run.spec)}
         assert runner.sampling("a").banned_ids == contracts.pop().media_ids
         digests = [ref.digest for ref in run.encoded.media]
-        picture, clip = engines.call("pixel_values", digests, deadline=deadline())[0]
+        picture, clip = engines.call("pixel_values", run.encoded.media, deadline=deadline())[0]
         spec = run.spec
         np.testing.assert_array_equal(picture, normalize(run.store.get(digests[0]), spec.mean, spec.std))
         np.testing.assert_array_equal(clip, tubelets(run.store.get(digests[1]), spec.video.rule.tubelet, spec.mean, spec.std))
@@ -178,12 +178,12 @@ def other_mean(model, tmp_path):
 def test_another_mean_on_one_side_is_refused(run, name, tmp_path):
     """And would show: its vision tower is handed other bits."""
     cfg, copy = config(engine=name), other_mean(run.model, tmp_path)
-    digest = run.encoded.media[0].digest
+    ref = run.encoded.media[0]
     with engine_group(cfg, copy, run.store) as engines:
         with pytest.raises(ModelError, match=r"the engine \(worker 0\) reads another checkpoint there .*mean: \(0.4814.*\(0.5"):
             check_pixels(run.spec, {"engine": engines}, deadline())
-        planes = engines.call("pixel_values", [digest], deadline=deadline())[0][0]
-        assert (planes != normalize(run.store.get(digest), run.spec.mean, run.spec.std)).any()
+        planes = engines.call("pixel_values", [ref], deadline=deadline())[0][0]
+        assert (planes != normalize(run.store.get(ref.digest), run.spec.mean, run.spec.std)).any()
 
 
 def test_another_mean_of_the_trainer_is_refused(run, tmp_path):
