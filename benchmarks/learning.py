@@ -38,6 +38,10 @@ class Curve:
     def gain(self) -> float:
         return self.reward_last - self.reward_first
 
+    @property
+    def accuracy_gain(self) -> float:
+        return self.accuracy_last - self.accuracy_first
+
 
 def run(recipe: str, seed: int, folder: Path, overrides: tuple[str, ...] = ()) -> Curve:
     """Train in `folder/seed-N` as a user would, with an empty cache: data, model and warm-up included in the time."""
@@ -84,7 +88,7 @@ def main() -> None:
     curves = [run(args.recipe, seed, args.out, tuple(overrides)) for seed in args.seeds]
     for curve in curves:
         print(json.dumps({**asdict(curve), "gain": curve.gain}))
-    accuracy = fmean(c.accuracy_last - c.accuracy_first for c in curves)
+    accuracy = fmean(c.accuracy_gain for c in curves)
     print(f"mean gain {fmean(c.gain for c in curves):+.3f}, accuracy {accuracy:+.3f}")
 
 
