@@ -20,13 +20,13 @@ def learning():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("recipe", "gain", "accuracy_gain"), [("tiny_omni_count", 0.25, 0.15), ("tiny_qwen_vl_count", 0.12, 0.06)]
+    ("recipe", "gain", "accuracy_gain"), [("tiny_omni_count", 0.25, 0.15), ("tiny_qwen_vl_count", 0.15, 0.08)]
 )
 def test_every_seed_learns(learning, tmp_path, recipe, gain, accuracy_gain):
     curves = [learning.run(recipe, seed, tmp_path) for seed in SEEDS]
     assert all(0.5 <= curve.warmup_accuracy <= 0.65 for curve in curves)
     assert all(curve.gain > 0 and curve.accuracy_gain > 0 for curve in curves)
-    assert all(curve.kept_groups_last >= 6 for curve in curves)
+    assert all(curve.kept_groups_last >= 8 for curve in curves)
     assert fmean(curve.gain for curve in curves) >= gain
     assert fmean(curve.accuracy_gain for curve in curves) >= accuracy_gain
 
