@@ -112,6 +112,26 @@ def test_vllms_own_expansion_and_resize_change_nothing(shared, omni):
     np.testing.assert_allclose(logprobs, expected.logprobs, rtol=0, atol=1e-5)
 
 
+def test_clips_in_a_row_of_frames_are_clips(shared):
+    """The layout of vLLM's own processor, whose clips a GPU's memory is measured with before the first request."""
+    frames = torch.rand(2, 4, 3, 32, 64)
+    counts = torch.tensor([4, 4])
+    other = {
+        "video_num_patches": counts,
+        "frames_indices": torch.arange(4).expand(2, 4),
+        "frame_duration_ms": torch.tensor([500, 500]),
+    }
+    embed = [
+        lambda model, pixels=p: model.embed_multimodal(pixel_values_flat_video=pixels, **other)
+        for p in (frames, frames.flatten(0, 1))
+    ]
+    with torch.inference_mode():
+        (ours,), (theirs,) = (shared._core.apply_model(function) for function in embed)
+    assert [len(clip) for clip in theirs] == [4, 4]  # two tubelets of 1 x 2 embeddings
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_media_ids_outside_the_recorded_positions_are_text(shared, omni):
     spec = omni.spec
     literal = (40, spec.image_id, spec.image_id, 50, spec.image_start_id, 60, *spec.media_ids)

@@ -58,10 +58,13 @@ class NemotronOmni(nano_nemotron_vl.NemotronH_Nano_VL_V2):
         return video_embeddings
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
-        """Clips one by one: vLLM would put frames of several sizes into one tensor."""
+        """Clips one by one: vLLM would put frames of several sizes into one tensor. The clips with which it measures memory
+        come as one row of frames `[F, 3, H, W]`."""
         clips = kwargs.get(FRAMES)
         if clips is None:
             return super().embed_multimodal(**kwargs)
+        if isinstance(clips, Tensor) and clips.ndim == 4:
+            kwargs[FRAMES] = clips = clips.split(kwargs["video_num_patches"].tolist())
         one_by_one = ({name: value[i : i + 1] for name, value in kwargs.items()} for i in range(len(clips)))
         return [embeddings for clip in one_by_one for embeddings in super(NemotronOmni, self).embed_multimodal(**clip)]
 
