@@ -158,3 +158,22 @@ def test_empty_and_missing_and_binary_files(write, tmp_path):
         load_prompts(tmp_path / "b.jsonl")
     with pytest.raises(DataError, match=r"cannot be read"):
         load_prompts(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["image", "picture", "video"])
+def test_a_medium_in_a_field_that_is_not_read_is_not_lost(write, field):
+    with pytest.raises(DataError, match=rf"line 1 .id 'a'.*`{field}` is not read.*`(images|videos)`"):
+        load_prompts(write(row(messages=said("How many?"), **{field: "a.png"})))
+    assert load_prompts(write(row(**{field: "a.png"}), row(id="b", messages=said("How many?"), **{field: None})))
+
+
+def test_nan_is_no_answer(write):
+    with pytest.raises(DataError, match="`answer` is empty"):
+        load_prompts(write(row(answer=float("nan"))))
+
+
+def test_tables_in_the_folder_are_named_where_rows_are_missing(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train-00000-of-00001.parquet").touch()
+    with pytest.raises(DataError, match=r"train.jsonl: no such file, but there are tables .train.; set dataset.name=parquet"):
+        load_prompts(tmp_path / "train.jsonl")

@@ -132,6 +132,30 @@ def test_audio_columns_are_refused_by_name(load, folder):
         load("hf", columns={"question": "problem"})
 
 
+@pytest.mark.parametrize("name", ["hf", "parquet"])
+def test_class_labels_are_their_names(load, folder, name):
+    import datasets
+
+    features = datasets.Features({"q": datasets.Value("string"), "a": datasets.ClassLabel(names=["cat", "dog"])})
+    table = datasets.Dataset.from_list([{"q": "Which?", "a": a} for a in (1, 0)], features=features)
+    table.save_to_disk(str(folder)) if name == "hf" else table.to_parquet(str(folder / "train.parquet"))
+    assert [p.answer for p in load(name, columns={"question": "q", "answer": "a"}, eval="x")] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (None, "row 0: no column `messages`; there are: answer, image, question. .*dataset.columns"),
+        ({"question": "question", "images": "img"}, "row 0: column `img` is missing; there are: answer, image, question"),
+        ({"question": "question"}, "`image` is not read, and the messages hold no picture.*dataset.columns={images: image}"),
+    ],
+)
+def test_pictures_of_a_table_are_not_lost(load, folder, columns, message):
+    write(folder / "train.parquet", [{"question": "How many?", "answer": "3", "image": picture()}] * 2)
+    with pytest.raises(DataError, match=message):
+        load("parquet", columns=columns, eval="x")
+
+
 # -- public datasets --------------------------------------------------------------------------------------------------------
 
 
@@ -399,7 +423,7 @@ def test_a_damaged_file_is_named(load, folder):
         ("mmpr_tiny", {"images": [{"path": "a.png"}]}, "no picture .*a.png, nor"),
         ("refcoco", {"captions": [], "bbox": [1.0, 2.0, 3.0, 4.0]}, "column `captions` holds no text"),
         ("refcoco", {"captions": [None, " "], "bbox": [1.0]}, "column `captions` holds no text"),
-        ("parquet", {"question": "x"}, "`answer` is missing"),
+        ("parquet", {"question": "x"}, "no column `messages`; there are: question"),
     ],
 )
 def test_bad_rows_name_row_and_column(load, folder, name, row, message):

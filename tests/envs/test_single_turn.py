@@ -1,5 +1,6 @@
 import math
 import pickle
+import re
 import threading
 import time
 
@@ -62,7 +63,7 @@ def test_a_row_chooses_its_own_parts(make):
         ({"reward": {"exact": "1"}}, "weights must be non-negative"),
         ({"reward": 3}, "must be a part's name or names with weights, got 3"),
         ({"reward": "custom"}, "asks for custom, but env.rewards_from names no function"),
-        ({"reward": "numeric"}, "it is no number, which env.rewards.numeric needs"),
+        ({"reward": "numeric"}, "it is no number, which the reward part 'numeric' needs"),
     ],
 )
 def test_a_row_that_cannot_be_scored(make, row, message):
@@ -108,12 +109,13 @@ def test_a_verifier_that_hangs_is_killed_and_the_next_one_answers(make):
     [
         ("dies", "the process of dies died"),
         ("raises", "raises failed: LookupError: no such thing"),
+        ("leaves", r"leaves failed: RuntimeError: it called sys.exit(0)"),
         ("too_much", "tests.envs.verifiers:too_much gave 2.0; a reward part is a number from 0 to 1"),
     ],
 )
 def test_a_failure_is_not_a_zero(make, name, message):
     assert message in reward(custom(make, name), "x").error
-    with pytest.raises(RewardError, match=f"prompt 'p1': {message}"):
+    with pytest.raises(RewardError, match=re.escape(f"prompt 'p1': {message}")):
         reward(custom(make, name, on_reward_error="fail"), "x")
 
 
@@ -125,8 +127,11 @@ def test_a_failure_is_not_a_zero(make, name, message):
         ("json", "cannot be imported"),
         ("", "names no function"),
         ("tests.envs.verifiers:NOT_A_FUNCTION", "is no function"),
+        ("broken_reward_module:f", "cannot be imported .RuntimeError: no licence"),
     ],
 )
-def test_a_function_that_is_not_there(make, spelling, message):
+def test_a_function_that_is_not_there(make, spelling, message, tmp_path, monkeypatch):
+    (tmp_path / "broken_reward_module.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=message):
         make(rewards=CUSTOM, rewards_from=spelling)

@@ -1,10 +1,13 @@
+import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from omnirl.errors import ConfigError, EngineError
-from omnirl.runtime.completions import json_line, new_file, visible
+from omnirl.runtime.completions import completion_row, json_line, new_file, readable_completion, visible
+from omnirl.types import Completion, EncodedPrompt, ExpandedIds, Prompt, Reward, StopReason, Turn, VersionSpan
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
@@ -34,3 +37,12 @@ def test_a_line_is_strict_json():
     assert json_line({"text": "é\n"}) == '{"text": "é\\n"}\n'
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_line({"logprobs": [float("nan")]})
+
+
+def test_a_reward_that_failed_is_null_and_says_why():
+    ids, logprobs = np.array([7], dtype=np.int32), np.array([-0.5], dtype=np.float32)
+    completion = Completion("r", ids, logprobs, StopReason.STOP, (VersionSpan(0, 0),))
+    turn = Turn(EncodedPrompt("p", ExpandedIds([1]), (), np.zeros((0, 2), dtype=np.int32)), completion, "x")
+    row = completion_row(Prompt("p", (), "3"), 0, turn, "x", Reward(math.nan, {}, error="mine took too long"))
+    assert '"reward": {"total": null, "parts": {}, "error": "mine took too long"}' in json_line(row)
+    assert "no reward: mine took too long" in readable_completion(row)

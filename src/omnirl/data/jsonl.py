@@ -13,6 +13,7 @@ from omnirl.errors import DataError
 from omnirl.types import Prompt
 
 from .rows import Rows, numbered, prompts_of
+from .tables import splits_of
 
 
 def load_prompts(file: Path, limit: int | None = None, *, answers: bool = True) -> list[Prompt]:
@@ -43,6 +44,10 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line
     except FileNotFoundError as error:
+        if tables := splits_of(file.parent):
+            raise DataError(
+                f"{file}: no such file, but there are tables ({', '.join(tables)}); set dataset.name=parquet or hf"
+            ) from error
         raise DataError(
             f"{file}: no such file; check `dataset.path`, `dataset.train` and `dataset.eval`, "
             f"or make a dataset with `omnirl data make --out DIR`"

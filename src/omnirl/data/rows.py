@@ -9,6 +9,7 @@ Example:
         {"type": "image", "image": "images/17.png"}, {"type": "text", "text": "How many circles are there?"}]}]}
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -28,6 +29,8 @@ Rows = Iterator[tuple[str, dict[str, Any]]]
 _FIELDS = frozenset({"id", "messages", "answer", "target", *MARKERS.values()})
 #: where others list sounds
 _SOUND = ("audio", "audios")
+#: where others put a row's one picture or clip
+_SINGLE = {"image": "images", "picture": "images", "video": "videos"}
 
 
 def prompts_of(
@@ -70,8 +73,20 @@ def _prompt(row: dict[str, Any], where: str, root: str, answers: bool, keep: Kee
     if target is not None and not (isinstance(target, str) and target.strip()):
         raise DataError(f"{where}: `target` must be non-empty text, or be left out")
     messages = _messages(row.get("messages"), _Listed(row, where, keep), where, keep)
+    if not any(isinstance(part, ImagePart | VideoPart) for message in messages for part in message.parts):
+        _check_unused(row, where)
     meta = {key: value for key, value in row.items() if key not in _FIELDS}
     return Prompt(identity, messages, answer, target, root, meta)
+
+
+def _check_unused(row: dict[str, Any], where: str) -> None:
+    """For a row without media: a picture or clip in a field that nothing reads would be lost. Raises `DataError`."""
+    for name, listed in _SINGLE.items():
+        if row.get(name):
+            raise DataError(
+                f"{where}: `{name}` is not read, and the messages hold no picture or clip; make it a part of the content, or "
+                f"one of `{listed}` (of a table: dataset.columns={{images: {name}}}), or give the field another name"
+            )
 
 
 def numbered(rows: Rows, split: str) -> Rows:
@@ -86,7 +101,7 @@ def _scalar(row: dict[str, Any], field: str, where: str) -> str:
         raise DataError(f"{where}: `{field}` is missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(f"{where}: `{field}` must be text or a number, found {type(value).__name__}")
-    if not str(value).strip():
+    if not str(value).strip() or (isinstance(value, float) and math.isnan(value)):  # NaN is what tables hold where nothing is
         raise DataError(f"{where}: `{field}` is empty")
     return str(value)
 

@@ -5,6 +5,7 @@ Example:
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ _BATCH = 64
 
 def read_table(folder: Path, split: str, pictures: PictureFolder) -> Rows:
     """`("FILE, row N", row)`, N counted from 0, of a split: parquet files `split*.parquet` in `folder` or its `data` folder, or
-    a folder that `datasets` saved. A picture (`{"bytes", "path"}`) is its path. Raises `DataError`, naming what is there when
-    the split is not."""
+    a folder that `datasets` saved. A picture (`{"bytes", "path"}`) is its path, a class label its name.
+
+    Raises `DataError`, naming what is there when the split is not.
+    """
     saved = (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file()
     for where, row in _saved(folder, split) if saved else _parquet(parquet_files(folder, split)):
         yield where, {name: _as_files(value, pictures, f"{where}, column {name!r}") for name, value in row.items()}
@@ -39,7 +42,9 @@ def _as_files(value: Any, pictures: PictureFolder, where: str) -> Any:
 
 
 def splits_of(folder: Path) -> list[str]:
-    """Names of the splits that `read_table` would find."""
+    """Names of the splits that `read_table` would find; of a saved table without any, `train`."""
+    if (folder / "dataset_info.json").is_file():
+        return ["train"]
     if (folder / "dataset_dict.json").is_file():
         return sorted(path.name for path in folder.iterdir() if (path / "dataset_info.json").is_file())
     files = [*folder.glob("*.parquet"), *(folder / "data").glob("*.parquet")]
@@ -64,9 +69,10 @@ def _parquet(files: list[Path]) -> Rows:
         try:
             with pq.ParquetFile(file) as table:
                 _refuse_sound(table.schema_arrow, file)
+                labels = {name: kind["names"] for name, kind in _kinds(table.schema_arrow).items() if _is_label(kind)}
                 for batch in table.iter_batches(batch_size=_BATCH):
                     for row in batch.to_pylist():
-                        yield f"{file}, row {number}", row
+                        yield f"{file}, row {number}", _named(row, labels)
                         number += 1
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{file}: cannot be read after row {number} ({error}); is it a whole parquet file?") from error
@@ -85,19 +91,35 @@ def _saved(folder: Path, split: str) -> Rows:
             raise _missing(folder, split)
         found = found[split]
     _refuse_audio(found, folder)
+    labels = {name: kind.names for name, kind in found.features.items() if isinstance(kind, datasets.ClassLabel)}
     plain = found.with_format("arrow")  # features are not applied, so pictures stay bytes and no cache file is written
     for start in range(0, len(plain), _BATCH):
         for number, row in enumerate(plain[start : start + _BATCH].to_pylist(), start=start):
-            yield f"{folder / split}, row {number}", row
+            yield f"{folder / split}, row {number}", _named(row, labels)
+
+
+def _named(row: dict[str, Any], labels: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """`row` with the names of its class labels, which are stored as numbers; -1 means none."""
+    for column, names in labels.items():
+        number = row[column]
+        row[column] = names[number] if number is not None and 0 <= number < len(names) else None
+    return row
+
+
+def _is_label(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and isinstance(kind.get("names"), list)
+
+
+def _kinds(schema: Any) -> dict[str, Any]:
+    """`datasets` writes the kinds of its columns beside a parquet file's schema."""
+    try:
+        return dict(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, ValueError, TypeError):
+        return {}
 
 
 def _refuse_sound(schema: Any, file: Path) -> None:
-    """`datasets` writes the kinds of its columns beside a parquet file's schema."""
-    try:
-        info = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        return
-    for name, feature in info.items():
+    for name, feature in _kinds(schema).items():
         if "Audio" in json.dumps(feature):
             raise DataError(f"{file}: column {name!r} holds audio, which this version does not have; remove the column")
 

@@ -122,10 +122,10 @@ def _import(spelling: str) -> Callable[..., Any]:
     module, _, name = spelling.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the seam: the user's module may raise anything
         raise ConfigError(
-            f"env.rewards_from={spelling!r} cannot be imported ({error}); spell it package.module:function, with the package "
-            "installed or on PYTHONPATH"
+            f"env.rewards_from={spelling!r} cannot be imported ({type(error).__name__}: {error}); spell it "
+            "package.module:function, with the package installed or on PYTHONPATH"
         ) from error
     if not callable(found):
         raise ConfigError(f"env.rewards_from={spelling!r} is no function")

@@ -24,7 +24,8 @@ from omnirl.types import ImagePart, Prompt, Reward, TextPart, Turn
 
 def completion_row(prompt: Prompt, sample: int, turn: Turn, text: str, reward: Reward | None) -> dict[str, Any]:
     """`ids`, `logprobs`: one a generated token, the stop id included. `prompt_ids`: after expansion, what the model saw.
-    `media`: pictures in prompt order, `size` is [height, width] as the model saw them. `reward` only with a gold answer.
+    `media`: pictures in prompt order, `size` is [height, width] as the model saw them. `reward` only with a gold answer;
+    of one that failed its total is null, and `error` says why.
 
     Raises `EngineError` for a log-prob that is not a finite number, which JSON does not have.
     """
@@ -49,6 +50,8 @@ def completion_row(prompt: Prompt, sample: int, turn: Turn, text: str, reward: R
     }
     if reward is not None:
         row["reward"] = {"total": reward.total, "parts": dict(reward.parts)}
+        if reward.error is not None:  # its total is NaN, which JSON does not have
+            row["reward"] = {"total": None, "parts": {}, "error": reward.error}
     return row
 
 
@@ -71,7 +74,9 @@ def readable_prompt(prompt: Prompt, row: dict[str, Any]) -> str:
 
 def readable_completion(row: dict[str, Any]) -> str:
     """What was answered, and how it ended."""
-    reward = f", reward {row['reward']['total']:.2f}" if "reward" in row else ""
+    reward = ""
+    if given := row.get("reward"):
+        reward = f", no reward: {visible(given['error'])}" if "error" in given else f", reward {given['total']:.2f}"
     tail = f"({row['stop_reason']}, {len(row['ids'])} tokens, mean log-prob {fmean(row['logprobs']):.3f}{reward})"
     return f"  {row['sample']}: {visible(row['text'])}  {tail}"
 

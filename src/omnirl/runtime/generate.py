@@ -92,7 +92,8 @@ def read_prompts(request: GenerateRequest) -> list[Prompt]:
         raise ConfigError(f"Give --prompt TEXT (with --image FILE, --system TEXT) or --input ROWS.jsonl: {both}.")
     if request.rows is not None:
         if not request.rows.is_file():
-            raise DataError(f"--input {request.rows}: no such file; give a JSONL file with rows of messages")
+            what = "is a folder" if request.rows.is_dir() else "no such file"
+            raise DataError(f"--input {request.rows}: {what}; give a JSONL file with rows of messages")
         return load_prompts(request.rows, request.limit, answers=False)
     if request.limit is not None:
         raise ConfigError("--limit counts the rows of --input, which is not given.")

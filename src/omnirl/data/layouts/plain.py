@@ -11,7 +11,7 @@ from typing import Any
 from omnirl.data.jsonl import read_rows
 from omnirl.data.rows import Rows, numbered
 from omnirl.data.tables import read_table
-from omnirl.errors import ConfigError
+from omnirl.errors import ConfigError, DataError
 
 from .request import Request, field, with_pictures
 
@@ -35,7 +35,14 @@ def _named(row: dict[str, Any], names: dict[str, str], where: str) -> dict[str, 
         if own in names:
             row[own] = field(row, names[own], where, (str, int, float))
     if "question" not in names:
+        if row.get("messages") is None:
+            raise DataError(
+                f"{where}: no column `messages`; there are: {', '.join(sorted(map(str, row)))}. Say which of them hold what: "
+                "dataset.columns={question: …, answer: …, images: …}"
+            )
         return row
+    if names.get("images") not in (None, *row):  # a column may be empty in a row, but not lack
+        field(row, names["images"], where)
     images = row.get(names.get("images", "images")) or []
     images = [image for image in (images if isinstance(images, list) else [images]) if image is not None]
     rest = {key: value for key, value in row.items() if key not in (names["question"], names.get("images", "images"))}

@@ -65,7 +65,7 @@ def gold_problem(gold: str, parts: Mapping[str, float]) -> str | None:
             if not normalize(gold):
                 return "it is empty"
             if problem := RULES[name].problem(gold):
-                return f"{problem}, which env.rewards.{name} needs"
+                return f"{problem}, which the reward part {name!r} needs"
     return None
 
 

@@ -38,7 +38,7 @@ class VerifierPool:
         """`function(*args)` in a worker. Raises `RewardError` when it takes too long, dies or raises."""
         name = getattr(function, "__qualname__", repr(function))
         try:
-            return self._started().schedule(function, args=list(args), timeout=self.timeout_s).result()
+            return self._started().schedule(_contained, args=[function, *args], timeout=self.timeout_s).result()
         except (TimeoutError, FutureTimeout) as error:
             raise RewardError(
                 f"{name} took longer than env.reward_timeout_s={self.timeout_s:g} and was killed; "
@@ -78,6 +78,14 @@ class VerifierPool:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _contained(function: Callable[..., Any], *args: Any) -> Any:
+    """A verifier's `sys.exit` would come back as the end of the whole run."""
+    try:
+        return function(*args)
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
 
 
 def _load(modules: Sequence[str]) -> None:
