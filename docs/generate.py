@@ -15,8 +15,8 @@ from dataclasses import is_dataclass
 from math import inf
 from pathlib import Path
 
-from omnirl.config.check import CHOICES, RANGES, UNAVAILABLE
 from omnirl.config.keys import Key, known_keys
+from omnirl.config.limits import CHOICES, RANGES, UNAVAILABLE
 from omnirl.media import policy as picture_policy
 from omnirl.media.policy import Rule
 from omnirl.media.video import policy as clip_policy

@@ -21,9 +21,9 @@ import omnirl
 from omnirl import errors
 from omnirl.cli.main import app
 from omnirl.config import rules
-from omnirl.config.check import UNAVAILABLE
 from omnirl.config.compose import compose_jobs
 from omnirl.config.keys import is_known, known_keys
+from omnirl.config.limits import UNAVAILABLE
 from omnirl.config.overrides import parse
 from omnirl.config.paths import groups, locate, options
 from omnirl.config.recipe import parse as parse_recipe

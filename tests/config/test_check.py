@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnirl.config import schema
-from omnirl.config.check import CHOICES, RANGES, UNAVAILABLE, problems, unavailable
+from omnirl.config.check import problems, unavailable
 from omnirl.config.keys import known_keys
 from omnirl.config.layout import layout
+from omnirl.config.limits import CHOICES, RANGES, UNAVAILABLE
 
 BASE = schema.Config(recipe_name="r", suite="smoke", description="x")
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pillow
 
 from omnirl.cli import data as command_line
-from omnirl.config.check import CHOICES
+from omnirl.config.limits import CHOICES
 from omnirl.config.schema import DatasetConfig, SyntheticConfig
 from omnirl.data import ensure_dataset, load_prompts, make_dataset
 from omnirl.data.questions import KINDS

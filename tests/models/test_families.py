@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from omnirl.config.check import CHOICES, MEGATRON_FAMILIES
+from omnirl.config.limits import CHOICES, MEGATRON_FAMILIES
 from omnirl.config.schema import BackendConfig
 from omnirl.engines import make_engine
 from omnirl.errors import ModelError

@@ -7,8 +7,8 @@ Example:
     values("trainer.name", "m")  ->  [("megatron", "")]
 """
 
-from omnirl.config.check import CHOICES
 from omnirl.config.keys import known_keys, leaf_keys
+from omnirl.config.limits import CHOICES
 from omnirl.config.paths import groups, options
 
 Candidates = list[tuple[str, str]]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from omnirl.config.check import CHOICES
+from omnirl.config.limits import CHOICES
 from omnirl.config.schema import ClipsConfig, Config, DatasetConfig
 from omnirl.data import Dataset
 from omnirl.errors import ConfigError, ParityError

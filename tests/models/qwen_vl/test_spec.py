@@ -57,7 +57,7 @@ def test_another_image_token(copy):
 
 
 def test_families_are_the_choices_of_the_configuration(omni, qwen):
-    from omnirl.config.check import CHOICES, CLIP_FAMILIES, MEGATRON_FAMILIES
+    from omnirl.config.limits import CHOICES, CLIP_FAMILIES, MEGATRON_FAMILIES
 
     assert CHOICES["model.family"] == tuple(FAMILIES)
     assert set(MEGATRON_FAMILIES) <= FAMILIES.keys()

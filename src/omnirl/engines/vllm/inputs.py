@@ -20,7 +20,7 @@ from vllm.inputs.engine import mm_input, tokens_input
 from vllm.multimodal.inputs import MultiModalKwargsItem, MultiModalKwargsItems, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind
 
-from omnirl.config.check import VLLM_TEMPERATURES
+from omnirl.config.limits import VLLM_TEMPERATURES
 from omnirl.engines.sequence import ONE_RULE
 from omnirl.errors import EngineError, PlaceholderMismatch
 from omnirl.models import family
