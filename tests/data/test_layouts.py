@@ -142,6 +142,14 @@ def test_class_labels_are_their_names(load, folder, name):
     assert [p.answer for p in load(name, columns={"question": "q", "answer": "a"}, eval="x")] == ["dog", "cat"]
 
 
+def test_a_column_that_is_no_longer_there_has_no_labels(load, folder):
+    features = {"a": {"_type": "ClassLabel", "names": ["cat"]}, "gone": {"_type": "ClassLabel", "names": ["x"]}}
+    table = pa.Table.from_pylist([{"q": "Which?", "a": "dog"}] * 2)
+    described = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(described, folder / "train.parquet")
+    assert load("parquet", columns={"question": "q", "answer": "a"}, eval="x")[0].answer == "dog"
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -101,8 +101,8 @@ def _saved(folder: Path, split: str) -> Rows:
 def _named(row: dict[str, Any], labels: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """`row` with the names of its class labels, which are stored as numbers; -1 means none."""
     for column, names in labels.items():
-        number = row[column]
-        row[column] = names[number] if number is not None and 0 <= number < len(names) else None
+        if isinstance(number := row.get(column), int):  # what is written beside a table may be older than it
+            row[column] = names[number] if 0 <= number < len(names) else None
     return row
 
 
