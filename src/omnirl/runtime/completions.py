@@ -50,7 +50,7 @@ def completion_row(prompt: Prompt, sample: int, turn: Turn, text: str, reward: R
     }
     if reward is not None:
         row["reward"] = {"total": reward.total, "parts": dict(reward.parts)}
-        if reward.error is not None:  # its total is NaN, which JSON does not have
+        if reward.error:  # its total is NaN, which JSON does not have
             row["reward"] = {"total": None, "parts": {}, "error": reward.error}
     return row
 
