@@ -474,6 +474,15 @@ def test_one_file_is_a_dataset_of_which_a_share_is_held_out(folder, tmp_path, na
     assert [prompt.id for prompt in other.prompts("eval")] == held_out
 
 
+@pytest.mark.parametrize(("others", "wanted"), [(("test", "validation"), "validation"), (("test",), "test"), ((), "train")])
+def test_tables_hold_out_the_split_that_is_there(folder, tmp_path, others, wanted):
+    for split in ("train", *others):
+        write(folder / f"{split}-00000-of-00001.parquet", rows_of_its_own(40))
+    dataset = Dataset(DatasetConfig(name="parquet", path=str(folder)), tmp_path / "cache")
+    assert dataset.source("eval").name == wanted
+    assert len(dataset.prompts("train")) == (40 if others else 40 - len(dataset.prompts("eval")))
+
+
 def test_a_file_that_is_no_dataset(folder, tmp_path):
     file = folder / "mine.parquet"
     write(file, rows_of_its_own(3))

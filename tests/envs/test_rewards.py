@@ -277,13 +277,16 @@ def test_gold_that_is_no_mathematics():
         ("point", "1", "it is neither a point x, y nor a box"),
         ("point", "1, 2", None),
         ("point", "1, 2, 3, 4", None),
+        ("point", "0, 1000", None),
+        ("iou", "0, 0, 4000, 10", "it leaves 0 to env.space=1000, the space of places for the reward part 'iou'"),
+        ("point", "-1, 5", "it leaves 0 to env.space=1000"),
         ("maths", r"\frac{", "its braces do not balance"),
         ("maths", r"}{", "its braces do not balance"),
         ("maths", r"\{1, 2\}", None),
     ],
 )
 def test_gold_answers_are_judged(part, gold, problem):
-    found = gold_problem(gold, {part: 1.0})
+    found = gold_problem(gold, {part: 1.0}, EnvConfig(space=1000))
     assert found is None if problem is None else found.startswith(problem)
 
 
@@ -315,7 +318,7 @@ def test_rewards_are_total(text, gold, word_numbers):
 @given(st.sampled_from(sorted(COMPARED)), TEXT, TEXT, st.sampled_from(["equal", "contains", "ratio"]))
 def test_every_part_is_a_share(name, answer, gold, how):
     assert 0.0 <= COMPARED[name](answer, gold, EnvConfig(match=how, word_numbers=True, tolerance=0.5)) <= 1.0
-    gold_problem(gold, {name: 1.0})
+    gold_problem(gold, {name: 1.0}, EnvConfig())
     maths.gold_problem(gold)
 
 
@@ -355,5 +358,5 @@ def test_long_and_nested_texts_are_fast(piece):
         for gold in ("3", text):
             for how in ("equal", "contains", "ratio"):
                 assert 0.0 <= compare(text, gold, EnvConfig(match=how)) <= 1.0, name
-        gold_problem(text, {name: 1.0})
+        gold_problem(text, {name: 1.0}, EnvConfig())
     assert time.process_time() - start < 10  # a quadratic one takes minutes

@@ -92,6 +92,11 @@ def test_own_function(make):
     assert pickle.loads(pickle.dumps(env)).respond(prompt(scale=8), (turn("abcd"),)).reward.total == 0.5
 
 
+def test_numbers_of_numpy_are_rewards(make):
+    env = custom(make, "numpy_says")
+    assert [reward(env, text).total for text in ("half", "yes", "one")] == [0.5, 1.0, 1.0]
+
+
 def test_a_verifier_that_hangs_is_killed_and_the_next_one_answers(make):
     env = custom(make, "hangs", reward_timeout_s=1.0)
     assert reward(env, "warm").total == 1.0

@@ -20,10 +20,11 @@ from omnirl.types import Prompt
 
 from .clips import VERSION, check_clips, make_clips
 from .folder import DESCRIPTION, content_hash
-from .layouts import LAYOUTS, Request
+from .layouts import LAYOUTS, Layout, Request
 from .pictures import PictureFolder
 from .rows import Rows, prompts_of
 from .synthetic import check_config, config_hash, make_dataset
+from .tables import splits_of
 
 Split = Literal["train", "eval"]
 
@@ -107,7 +108,7 @@ def _splits(cfg: DatasetConfig) -> tuple[str, str]:
     file = Path(cfg.path or "").expanduser()
     if not file.is_file():
         train = cfg.train or layout.train
-        return train, cfg.eval or layout.eval or train
+        return train, cfg.eval or layout.eval or _held_out(file, layout, train) or train
     if file.suffix != layout.suffix:
         fitting = ", ".join(name for name, other in LAYOUTS.items() if other.suffix == file.suffix)
         remedy = f"dataset.name may be {fitting}" if fitting else "give the folder of the dataset"
@@ -118,6 +119,12 @@ def _splits(cfg: DatasetConfig) -> tuple[str, str]:
         )
     train = layout.split_of(file)
     return train, cfg.eval or train
+
+
+def _held_out(folder: Path, layout: Layout, train: str) -> str | None:
+    """The split that a folder of tables holds out itself."""
+    there = splits_of(folder) if layout.held_out else []
+    return next((split for split in layout.held_out if split in there and split != train), None)
 
 
 @dataclass(frozen=True, slots=True)

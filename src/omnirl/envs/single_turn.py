@@ -9,7 +9,10 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from omnirl.config.schema import EnvConfig
 from omnirl.errors import ConfigError, DataError, RewardError
@@ -43,7 +46,7 @@ class SingleTurnEnv:
     def check(self, prompt: Prompt) -> None:
         """Raises `DataError` when the prompt's gold answer is empty, or of no use for the parts that are asked of it."""
         weights = self._weights(prompt)
-        if problem := gold_problem(prompt.answer, weights):
+        if problem := gold_problem(prompt.answer, weights, self._settings):
             raise DataError(f"prompt {prompt.id!r}: the gold answer {prompt.answer!r:.80} cannot be scored: {problem}")
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> EnvReply:
@@ -112,8 +115,8 @@ def normalized(weights: Any, where: str, error: type[ConfigError] | type[DataErr
 
 
 def _share(value: Any, name: str | None) -> float:
-    if isinstance(value, bool | int | float) and 0.0 <= value <= 1.0:
-        return float(value)
+    if isinstance(value, Real | np.bool_) and 0.0 <= (share := float(value)) <= 1.0:
+        return share
     raise RewardError(f"{name} gave {value!r:.80}; a reward part is a number from 0 to 1")
 
 

@@ -51,6 +51,11 @@ def point(answer: str, gold: str, settings: EnvConfig) -> float:
     return (1.0 - distance / settings.point_distance) ** 2 if distance < settings.point_distance else 0.0
 
 
+def outside(place: str, extent: float) -> bool:
+    """Whether a point or box has a coordinate below 0 or above `extent`."""
+    return any(not 0.0 <= number <= extent for number in numbers(place) or ())
+
+
 def box_iou(a: Box, b: Box) -> float:
     """Intersection over union, with the union no less than `AREA_FLOOR`."""
     return _intersection(a, b) / max(_union(a, b), AREA_FLOOR)
