@@ -164,6 +164,14 @@ def test_pictures_of_a_table_are_not_lost(load, folder, columns, message):
         load("parquet", columns=columns, eval="x")
 
 
+@pytest.mark.parametrize("value", [picture(), [picture(), picture("blue")]])
+def test_a_picture_column_of_any_name_is_not_lost(load, folder, value):
+    write(folder / "train.parquet", [{"question": "How many?", "answer": "3", "img": value}] * 2)
+    with pytest.raises(DataError, match=r"row 0 .*`img` is not read.*dataset.columns={images: img}"):
+        load("parquet", columns={"question": "question"}, eval="x")
+    assert len(load("parquet", columns={"question": "question", "images": "img"}, eval="x")) == 2
+
+
 # -- public datasets --------------------------------------------------------------------------------------------------------
 
 

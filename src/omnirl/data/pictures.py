@@ -19,20 +19,26 @@ _ANY = Sources(max_bytes=2**62)  # the limit is that of the decoder, which reads
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp"}
 
 
+class KeptPicture(str):
+    """The path of a picture that a row itself held."""
+
+    __slots__ = ()
+
+
 class PictureFolder:
     """Keeps pictures in `folder`, which is made when the first one comes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().absolute()
 
-    def keep(self, data: bytes, where: str) -> str:
+    def keep(self, data: bytes, where: str) -> KeptPicture:
         """The path of a file with `data`. It is not decoded here. Raises `DataError` when empty, or when the disk refuses."""
         if not data:
             raise DataError(f"{where}: the picture is empty (0 bytes); write it again or remove the row")
         name = blake3.blake3(data).hexdigest(length=16) + _suffix(data)
         file = self.folder / name[:2] / name
         if file.is_file():
-            return str(file)
+            return KeptPicture(file)
         draft = file.with_name(f".{name}.{secrets.token_hex(4)}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,9 +49,9 @@ class PictureFolder:
             raise DataError(
                 f"{where}: its picture cannot be kept in {self.folder} ({error.strerror}); set cache_dir"
             ) from error
-        return str(file)
+        return KeptPicture(file)
 
-    def keep_url(self, url: str, where: str) -> str:
+    def keep_url(self, url: str, where: str) -> KeptPicture:
         """The same for a data URL."""
         try:
             data = _ANY.read(url, name=where)

@@ -20,6 +20,7 @@ from omnirl.errors import DataError, PlaceholderMismatch
 from omnirl.types import ImagePart, Message, Part, Prompt, TextPart, VideoPart
 
 from .content import Keep, Place, image_part, parts_of, shown, video_part
+from .pictures import KeptPicture
 
 # in string content, whatever the model's own markers are: marker → the row's list
 MARKERS = {"<image>": "images", "<video>": "videos"}
@@ -81,12 +82,17 @@ def _prompt(row: dict[str, Any], where: str, root: str, answers: bool, keep: Kee
 
 def _check_unused(row: dict[str, Any], where: str) -> None:
     """For a row without media: a picture or clip in a field that nothing reads would be lost. Raises `DataError`."""
-    for name, listed in _SINGLE.items():
-        if row.get(name):
+    for name, value in row.items():
+        listed = _SINGLE.get(name) or ("images" if name not in _FIELDS and _holds_picture(value) else None)
+        if listed and value:
             raise DataError(
                 f"{where}: `{name}` is not read, and the messages hold no picture or clip; make it a part of the content, or "
                 f"one of `{listed}` (of a table: dataset.columns={{images: {name}}}), or give the field another name"
             )
+
+
+def _holds_picture(value: Any) -> bool:
+    return any(isinstance(item, KeptPicture) for item in (value if isinstance(value, list) else [value]))
 
 
 def numbered(rows: Rows, split: str) -> Rows:
